@@ -14,10 +14,10 @@ pub enum FlushError {
     #[error("fetching the bytes of a variable")]
     Fetch(#[from] FetchError),
     /// The store failed.
-    #[error("writing to the store")]
+    #[error("in the store")]
     Store(#[from] StoreError),
     /// The store could not be read.
-    #[error("reading from the store")]
+    #[error("in the store")]
     Read(#[from] ReadError),
     /// A codec failed.
     #[error(transparent)]

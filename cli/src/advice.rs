@@ -7,6 +7,7 @@ use mcr_anc::flush_error::FlushError;
 use mcr_cnc::config::{ConfigError, UnknownKey};
 use mcr_cnc::layout::LayoutError;
 use mcr_cnc::restart::RestoreError;
+use mcr_cnc::watch::WatchError;
 use mcr_proto::tls::IdentityError;
 use mcrengine::container::ReadError;
 use mcrengine::copy::CopyError;
@@ -92,11 +93,14 @@ impl Told {
     /// The texts of an error that ends a command with this exit code.
     pub fn new(error: &anyhow::Error, code: u8) -> Self {
         let message = message_of(error);
-        let advice = advice_of(error).unwrap_or_else(|| remedy_in(&message));
-        let path = path_of(error).map(|path| path.to_string_lossy().into_owned());
+        let message = message.strip_suffix('.').filter(|text| !text.ends_with('.')).unwrap_or(&message);
+        // The message says more about the error than its number in the system.
+        let advice = advice_of(error).or_else(|| remedy_in(message)).or_else(|| of_system_error(error));
+        let advice = advice.unwrap_or_else(|| GENERAL_ADVICE.into());
+        let path = path_of(error).or_else(|| path_in(message)).map(|path| path.to_string_lossy().into_owned());
         // For people, the message ends with the advice.
-        let what = message.strip_suffix(&advice).map(|what| what.trim_end().trim_end_matches(';'));
-        let message = what.filter(|what| !what.is_empty()).unwrap_or(&message).to_owned();
+        let what = message.strip_suffix(&advice).map(|what| what.trim_end().trim_end_matches([';', '.']));
+        let message = what.filter(|what| !what.is_empty()).unwrap_or(message).to_owned();
         Self { code, message, advice, path }
     }
 }
@@ -118,10 +122,11 @@ impl Told {
 /// The text of a wrong command line without words of the programming language. `None` if the text of the error has no
 /// such words.
 pub fn plain_command_line(error: &clap::Error) -> Option<String> {
-    const WORDS: [(&str, &str); 6] = [
+    const WORDS: [(&str, &str); 7] = [
         ("invalid digit found in string", "it must be a whole number, at least 0"),
         ("cannot parse integer from empty string", "it must be a whole number, at least 0"),
         ("number too large to fit in target type", "the number is too large"),
+        ("number would be zero for non-zero type", "it must be a whole number, at least 1"),
         ("invalid float literal", "it must be a number"),
         ("invalid socket address syntax", "it must be ADDRESS:PORT, as in 127.0.0.1:7118"),
         (" is not in ", " is not a number from "),
@@ -136,7 +141,8 @@ pub fn plain_command_line(error: &clap::Error) -> Option<String> {
 /// semicolon.
 pub fn missing_advice(error: &anyhow::Error) -> Option<String> {
     let message = message_of(error);
-    advice_of(error).filter(|advice| !message.contains("; ") && !message.contains(advice.as_str()))
+    let advice = advice_of(error).or_else(|| of_system_error(error));
+    advice.filter(|advice| !message.contains("; ") && !message.contains(advice.as_str()))
 }
 
 /// The error with all of its causes. A cause is left out if the preceding text already ends with the text of this
@@ -189,21 +195,33 @@ fn advice_of(error: &anyhow::Error) -> Option<String> {
         if let Some(error) = cause.downcast_ref::<RestoreError>() {
             return of_restore(error).map(str::to_owned);
         }
+        if let Some(WatchError::Directory { .. }) = cause.downcast_ref() {
+            return Some("make the directory, or correct watch in the configuration".into());
+        }
         if let Some(error) = cause.downcast_ref::<FlushError>() {
             return of_flush(error).map(str::to_owned);
         }
-        cause.downcast_ref::<std::io::Error>().and_then(|error| of_system(error.kind())).map(str::to_owned)
+        None
     })
 }
 
+/// Advice for an error of the system. `None` if there is no such error, or if it has no advice.
+fn of_system_error(error: &anyhow::Error) -> Option<String> {
+    let mut errors = error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>());
+    errors.find_map(|error| of_system(error.kind())).map(str::to_owned)
+}
+
 /// The file or directory that an error of a known type names.
-fn path_of(error: &anyhow::Error) -> Option<PathBuf> {
+pub fn path_of(error: &anyhow::Error) -> Option<PathBuf> {
     if let Some(at) = error.downcast_ref::<At>() {
         return Some(at.path.clone());
     }
     error.chain().find_map(|cause| {
         if let Some(error) = cause.downcast_ref::<NotPermitted>() {
             return error.path.clone();
+        }
+        if let Some(WatchError::Directory { path, .. }) = cause.downcast_ref() {
+            return Some(path.clone());
         }
         if let Some(error) = cause.downcast_ref::<RestoreError>() {
             return error.path().map(Path::to_owned);
@@ -317,7 +335,7 @@ pub fn of_layout(error: &LayoutError) -> String {
     }
 }
 
-fn of_identity(error: &IdentityError) -> &'static str {
+pub fn of_identity(error: &IdentityError) -> &'static str {
     match error {
         IdentityError::Name(_) => "give a name of letters, digits and hyphens with --name",
         IdentityError::NoCluster
@@ -374,13 +392,24 @@ fn of_system(kind: ErrorKind) -> Option<&'static str> {
     })
 }
 
-/// The advice at the end of a message: the text after the last semicolon. A message without a semicolon gets general
-/// advice.
-fn remedy_in(message: &str) -> String {
-    match message.rsplit_once("; ") {
-        Some((_, remedy)) if !remedy.trim().is_empty() => remedy.trim().to_owned(),
-        _ => "correct what the message names; the option --help explains the command, and -vv prints log lines".into(),
+/// The advice for an error without other advice.
+const GENERAL_ADVICE: &str =
+    "correct what the message names; the option --help explains the command, and -vv prints log lines";
+
+/// The advice at the end of a message: the text after the last semicolon, or the sentences after the first sentence.
+fn remedy_in(message: &str) -> Option<String> {
+    let after = |(_, remedy): (&str, &str)| remedy.trim().to_owned();
+    if let Some(remedy) = message.rsplit_once("; ").map(after).filter(|remedy| !remedy.is_empty()) {
+        return Some(remedy);
     }
+    let sentence = message.match_indices(". ").map(|(at, _)| message.split_at(at + 2));
+    sentence.map(after).find(|remedy| remedy.starts_with(|letter: char| letter.is_ascii_uppercase()))
+}
+
+/// The file or directory with which a message begins, as in `PATH: No such file or directory`.
+pub fn path_in(message: &str) -> Option<PathBuf> {
+    let path = Path::new(message.split_once(": ")?.0);
+    (path.is_absolute() || path.symlink_metadata().is_ok()).then(|| path.to_owned())
 }
 
 #[cfg(test)]
@@ -552,6 +581,27 @@ mod tests {
     }
 
     #[test]
+    fn the_advice_and_the_path_of_an_untyped_error_are_those_of_its_message() {
+        let at = |message: &str| Told::new(&anyhow::anyhow!("{message}"), 1);
+        let told = at("/data: names place 34 of 35 files (81 %). Say which files form a checkpoint with --layout");
+        assert_eq!(told.advice, "Say which files form a checkpoint with --layout");
+        assert_eq!(
+            (told.message.as_str(), told.path.as_deref()),
+            ("/data: names place 34 of 35 files (81 %)", Some("/data"))
+        );
+        let told = at("the store cannot be used; name another one.");
+        assert_eq!((told.message.as_str(), told.advice.as_str()), ("the store cannot be used", "name another one"));
+        assert_eq!(told.path, None);
+        // The advice of the message is more exact than the advice for the error of the system.
+        let missing = anyhow::Error::from(io::Error::from(ErrorKind::NotFound));
+        let told = Told::new(&missing.context("/no/dir: it cannot be used; give an empty directory"), 1);
+        assert!(told.advice.starts_with("give an empty directory"), "{told:?}");
+        let full = anyhow::Error::from(io::Error::from(ErrorKind::StorageFull)).context("/etc/mcr");
+        let told = Told::new(&full, 1);
+        assert!(told.advice.starts_with("free space") && told.path.as_deref() == Some("/etc/mcr"), "{told:?}");
+    }
+
+    #[test]
     fn a_wrong_command_line_names_all_missing_arguments() {
         for (words, expected) in [
             (&["mcr", "list"][..], "the following required arguments were not provided: --store <"),
@@ -568,6 +618,7 @@ mod tests {
     fn a_wrong_value_of_an_option_has_a_plain_reason() {
         for (line, expected) in [
             ("mcr bench codecs . --time-limit 0.001", ": it must be a whole number, at least 0"),
+            ("mcr bench schemes . --group-sizes 0", ": it must be a whole number, at least 1"),
             ("mcr metrics --listen foo", ": it must be ADDRESS:PORT"),
             ("mcr prune --store s --keep -1", ": \"-1\" must be a number, at least 1"),
             ("mcr advise --store s --mtbf -1", ": it must be a number above 0"),

@@ -4,16 +4,16 @@
 //! process makes a certificate in memory. The home directory of a cluster is the same on all nodes, so one command
 //! for each user is enough.
 
+use crate::advice::{Advised, At, of_identity};
 use crate::args::{CertCommand, CertInitArgs, CertRotateArgs};
 use crate::exit::Exit;
 use crate::guard::user;
-use crate::output::{name_of, print, print_json};
+use crate::output::{name_of, print, print_json, printed};
 use crate::refused::{NoIdentity, NotPermitted};
 use crate::settings::{CLUSTER_FILE, cluster_has_tls};
 use anyhow::{Context, bail};
 use mcr_anc::config::Listen;
 use mcr_proto::tls::{Authority, Identity, IdentityError, Security, needs_tls};
-use mcrengine::error_chain::error_chain;
 use nix::fcntl::OFlag;
 use nix::unistd::{User, geteuid};
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
@@ -47,27 +47,27 @@ fn init(CertInitArgs { name, dir, json }: CertInitArgs) -> anyhow::Result<ExitCo
     }
     let authority = Authority::make(&name)?;
     let mut builder = DirBuilder::new();
-    builder.recursive(true).mode(0o700).create(&dir).with_context(|| dir.display().to_string())?;
+    builder.recursive(true).mode(0o700).create(&dir).with_context(|| At::new(&dir, "cannot be made"))?;
     check_directory(&dir)?;
     let key = dir.join(KEY);
     if let Err(error) = write_new(&key, 0o400, &authority.key) {
         if error.kind() == ErrorKind::AlreadyExists {
             return keep(&dir, json);
         }
-        return Err(error).with_context(|| key.display().to_string());
+        return Err(error).with_context(|| At::new(&key, "cannot be written"));
     }
     let certificates = dir.join(CERTIFICATES);
     match std::fs::remove_file(&certificates) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => write_new(&certificates, 0o644, &authority.certificates),
     }
-    .with_context(|| certificates.display().to_string())?;
-    if json {
-        print_result("made", &[key, certificates])?;
-        return Ok(Exit::Done.into());
-    }
-    let key = key.display();
-    print(&format!("made {key} and {CERTIFICATES}; processes on other nodes need the same two files\n"))?;
+    .with_context(|| At::new(&certificates, "cannot be written"))?;
+    let shown = key.display().to_string();
+    let result = match json {
+        true => print_result("made", &[key, certificates]),
+        false => print(&format!("made {shown} and {CERTIFICATES}; processes on other nodes need the same two files\n")),
+    };
+    printed(result, || Some(format!("{shown} and {CERTIFICATES} ARE made")))?;
     Ok(Exit::Done.into())
 }
 
@@ -147,9 +147,11 @@ fn rotate(CertRotateArgs { dir, wait, step, json }: CertRotateArgs) -> anyhow::R
 
 fn next_step(dir: &Path) -> anyhow::Result<Step> {
     let Some(files) = authority_in(dir)? else {
-        bail!("there is no {}; run mcr cert init once", dir.join(KEY).display());
+        let key = dir.join(KEY);
+        let what = format!("there is no {}", key.display());
+        return Err(Advised::new(what, "run mcr cert init once").at(&key).into());
     };
-    let failed = |error: IdentityError| anyhow::anyhow!("{}: {}", dir.display(), error_chain(&error));
+    let failed = |error: IdentityError| unusable(dir, &error);
     let certificates = files.certificates().map_err(failed)?;
     let (path, new) = (dir.join(KEY), dir.join(NEW_KEY));
     let replace_certificates = |kept: &[String]| {
@@ -261,7 +263,12 @@ pub fn security(listen: Option<&Listen>, dialled: &[String]) -> anyhow::Result<S
 fn identity(dir: &Path) -> anyhow::Result<Option<Identity>> {
     let Some(files) = authority_in(dir)? else { return Ok(None) };
     let identity = Identity::new(&files, geteuid().as_raw());
-    identity.map(Some).map_err(|error| anyhow::anyhow!("{}: {}", dir.display(), error_chain(&error)))
+    identity.map(Some).map_err(|error| unusable(dir, &error))
+}
+
+/// The error of files that cannot be used. The causes are words of a library, so only the first text is shown.
+fn unusable(dir: &Path, error: &IdentityError) -> anyhow::Error {
+    Advised::new(format!("{}: {error}", dir.display()), of_identity(error)).at(dir).into()
 }
 
 /// The text of this user's `cluster.pem`. The key is not read.

@@ -62,7 +62,7 @@ const STATE_FILES: usize = 16 << 10;
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The directory cannot be watched.
-    #[error("watching {path}", path = .path.display())]
+    #[error("the agent does not start")]
     Watch {
         /// The directory.
         path: PathBuf,

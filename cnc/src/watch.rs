@@ -180,7 +180,7 @@ pub const NO_MARKER: &str = "the file that marks the checkpoint as complete is n
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
     /// The path does not exist, is not a directory, or this user has no permission to read it.
-    #[error("{}: cannot be watched; make the directory, or correct \"watch\" in the configuration", path.display())]
+    #[error("{}: cannot be watched", path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
