@@ -7,6 +7,7 @@
 use crate::advice::Advised;
 use crate::args::{RankSet, RestartArgs, ranks};
 use crate::common::now_unix_ms;
+use crate::restart::{not_read, way_to_read};
 use anyhow::bail;
 use mcr_cnc::config::{incarnation_of, node_name, real_path};
 use mcrengine::ids::{CheckpointId, JobId};
@@ -137,12 +138,10 @@ impl<'a> Decider<'a> {
             };
             let from = newest.from.as_ref().and_then(|from| all.iter().find(|state| state.id == *from));
             if let Some(unreadable) = from.filter(|state| state.is_unreadable) {
-                bail!(
-                    "{} continues from {}, which cannot be read at present ({}): try again",
-                    newest.describe(),
-                    unreadable.id,
-                    unreadable.problems.first().map_or("no reason is known", String::as_str)
-                );
+                let problem = unreadable.problems.first().map_or("no reason is known", String::as_str);
+                let what =
+                    format!("{} continues from {}, which was not read ({problem})", newest.describe(), unreadable.id);
+                return Err(not_read(what, problem, way_to_read(problem).to_owned()));
             }
             return Ok(match &newest.from {
                 Some(from) if !is_good(from) && are_elsewhere && self.args.checkpoint.is_none() => Role::Lost(format!(

@@ -119,12 +119,12 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
     }
     for unreadable in &pruned.unreadable {
         let problems = unreadable.problems.join("; ");
-        eprintln!("mcr: {} cannot be read at present: {problems}", unreadable.checkpoint);
+        eprintln!("mcr: {} was not read: {problems}", unreadable.checkpoint);
     }
     if !pruned.unreadable.is_empty() {
         eprintln!(
-            "mcr: this checkpoint may refer to any container, so nothing more was removed; try again once it can be \
-             read, or remove it too with --drop"
+            "mcr: this checkpoint may refer to any container, so nothing more was removed; give this user access to \
+             the path if permission is denied, or try again later, or remove the checkpoint too with --drop"
         );
     }
     Ok(code)

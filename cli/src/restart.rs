@@ -2,7 +2,7 @@
 //!
 //! No file gets its final name before all files of the checkpoint are written and their digests are verified.
 
-use crate::advice::Advised;
+use crate::advice::{Advised, path_in, path_of};
 use crate::args::RestartArgs;
 use crate::common::{job_of, no_checkpoint_named, no_checkpoint_of, open_store, renamed_away};
 use crate::decide::{Decided, Decider, Role, Undecided, names_of};
@@ -380,10 +380,33 @@ fn tell_marks(state: &CheckpointState, args: &RestartArgs) {
 /// The error if the store does not deliver the bytes of a checkpoint that may be good. An older checkpoint is not
 /// restored instead, because the job would then continue from this older checkpoint.
 fn unreadable(id: &CheckpointId, error: &anyhow::Error) -> anyhow::Error {
-    anyhow::anyhow!(
-        "{id} cannot be read at present, and may be good: {error:#}. Nothing was restored: try again. To restore an \
-         older checkpoint, give its ID with --checkpoint; mcr list shows the IDs"
-    )
+    let way_out = format!(
+        "{}. To restore an older checkpoint, give its ID with --checkpoint; mcr list shows the IDs",
+        way_to_read(&format!("{error:#}"))
+    );
+    let what = format!("{id} may be good, but it was not read: {error:#}. Nothing was restored");
+    let advised = Advised::with_sentence(what, way_out);
+    match path_of(error) {
+        Some(path) => advised.at(&path).into(),
+        None => advised.into(),
+    }
+}
+
+/// The error if a checkpoint was not read because of these problems.
+pub fn not_read(what: String, problems: &str, way_out: String) -> anyhow::Error {
+    let advised = Advised::with_sentence(what, way_out);
+    match path_in(problems) {
+        Some(path) => advised.at(&path).into(),
+        None => advised.into(),
+    }
+}
+
+/// What the user can do about these problems of reading.
+pub fn way_to_read(problems: &str) -> &'static str {
+    match problems.contains("Permission denied") {
+        true => "Give this user access to the path",
+        false => "Try again",
+    }
 }
 
 /// Makes the error of a restart that cannot restore the checkpoint on which another node decided. Marks the
@@ -431,12 +454,12 @@ fn nothing_restored(
         );
     }
     if let Some(unreadable) = all.iter().find(|state| state.is_unreadable) {
-        bail!(
-            "{} cannot be read at present ({}) and may be complete: nothing is restored, and this is not a new run; \
-             try again",
-            unreadable.id,
-            problems_of(unreadable)
+        let problems = problems_of(unreadable);
+        let what = format!(
+            "{} may be complete, but it was not read ({problems}): nothing is restored, and this is not a new run",
+            unreadable.id
         );
+        return Err(not_read(what, &problems, way_to_read(&problems).to_owned()));
     }
     if let Some(damaged) = all.iter().find(|state| is_lost(state)) {
         bail!(
@@ -535,12 +558,10 @@ fn candidates<'a>(
     }
     let newer = || all.iter().take_while(|state| state.id != chosen[0].id);
     if let Some(unreadable) = newer().find(|state| state.is_unreadable) {
-        bail!(
-            "{} is the newest and cannot be read at present ({}): try again. --checkpoint {} restores an older one",
-            unreadable.id,
-            problems_of(unreadable),
-            chosen[0].id
-        );
+        let problems = problems_of(unreadable);
+        let what = format!("{} is the newest, and it was not read ({problems})", unreadable.id);
+        let older = format!("{}; --checkpoint {} restores an older one", way_to_read(&problems), chosen[0].id);
+        return Err(not_read(what, &problems, older));
     }
     let line = incarnations.line();
     for state in newer() {
@@ -549,8 +570,21 @@ fn candidates<'a>(
             Some(record) if state.is_complete() => {
                 let from = record.from.as_ref().map_or("nothing", CheckpointId::as_str);
                 let reason = format!("{} set it aside and continued from {from}", record.describe());
-                tell(format!("{} is skipped: {reason}; --checkpoint {} restores it anyway", state.id, state.id));
-                reason
+                let id = &state.id;
+                // If the earlier restart could not restore the checkpoint, --checkpoint may not restore it either.
+                match record.passed_over.iter().find(|skipped| skipped.checkpoint == *id) {
+                    Some(PassedOver { reason: why, .. }) => {
+                        tell(format!(
+                            "{id} is skipped: {reason}, because: {why}. mcr verify {id} shows whether it is good now; \
+                             then --checkpoint {id} restores it"
+                        ));
+                        format!("{reason}, because: {why}")
+                    }
+                    None => {
+                        tell(format!("{id} is skipped: {reason}; --checkpoint {id} restores it anyway"));
+                        reason
+                    }
+                }
             }
             _ => continue,
         };
