@@ -781,9 +781,9 @@ async fn agent_layout(
             let at_the_end = match explanation.asks {
                 None if may_be_whole(config, store.is_some()) => {
                     "; if they never do, all files are saved as one checkpoint at the end; to save them earlier, give \
-                     --layout single"
+                     --layout single, or layout = \"single\" in [cnc]"
                 }
-                _ => "; nothing is saved until they do; give --layout",
+                _ => "; nothing is saved until they do; name the layout with the key layout in [cnc], or with --layout",
             };
             let why = reason_of(explanation);
             tracing::warn!(
@@ -873,8 +873,8 @@ fn last_layout(config: &CncConfig, sees_all_ranks: bool, mut question: Option<Qu
     tracing::error!(
         exit_status = NOT_COMMITTED,
         watch = %config.watch.display(), files, why = reason_of(explanation),
-        "not committed: no layout is configured, and the names of the files do not show it; name one with --layout, \
-         or save them with mcr save"
+        "not committed: no layout is configured, and the names of the files do not show it; name one with the key \
+         layout in [cnc], or with --layout, or save them with mcr save"
     );
     Ok(LastLayout::Unknown)
 }

@@ -168,7 +168,10 @@ fn files_without_numbers_of_a_code_with_one_rank_are_saved_when_its_command_ends
     // The file names do not show which of the two ranks wrote which file.
     let dir = tempfile::tempdir().expect("a directory");
     let log = run_guessed(dir.path(), TWO, "echo 1 > WAVECAR; echo 1 > CHGCAR; sleep 2.2", 5);
-    assert!(log.contains("nothing is saved until they do") && log.contains("name one with --layout"), "{log}");
+    assert!(
+        log.contains("nothing is saved until they do") && log.contains("name one with the key layout in [cnc]"),
+        "{log}"
+    );
 }
 
 #[test]
