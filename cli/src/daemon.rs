@@ -23,7 +23,7 @@ use crate::question::{self, Question};
 use crate::remembered;
 use crate::settings::{DEFAULT, Facts, Settings};
 use crate::signals::Signals;
-use crate::uncommitted::{last_error, report_agent, report_aggregator};
+use crate::uncommitted::{report_agent, report_aggregator, state_of};
 use anyhow::Context;
 use mcr_anc::Aggregator;
 use mcr_anc::config::AncConfig;
@@ -646,8 +646,8 @@ impl Both {
             }
             None => (None, names::Misfit::default()),
         };
-        let error = match (&by_agent, &self.aggregator) {
-            (Some(drained), Some(aggregator)) => last_error(aggregator, drained, &self.config.job).await,
+        let state = match (&by_agent, &self.aggregator) {
+            (Some(drained), Some(aggregator)) => state_of(aggregator, drained).await,
             _ => None,
         };
         let by_aggregator = match self.aggregator {
@@ -666,7 +666,9 @@ impl Both {
             );
         // The agent logs all ranks of this node that are not committed, including ranks that the aggregator lacks.
         Ok(match (by_agent, by_aggregator) {
-            (Some(drained), _) if drained != mcr_cnc::agent::Drained::default() => report_agent(&drained, error),
+            (Some(drained), _) if drained != mcr_cnc::agent::Drained::default() => {
+                report_agent(&drained, state.as_ref().map(|state| (&self.config.job, state)))
+            }
             (_, Some(drained)) => report_aggregator(&drained),
             (Some(drained), None) => report_agent(&drained, None),
             (None, None) => true,

@@ -2,17 +2,25 @@
 
 use crate::advice::Advised;
 use crate::args::FlushArgs;
+use crate::cert::security;
 use crate::config::{ConfigFile, JOB_MISSING};
 use crate::daemon::aggregator_socket_of;
 use crate::exit::NOT_COMMITTED;
+use crate::found::rank_list;
 use crate::output::{print, print_json};
 use crate::settings::{Facts, Settings};
-use mcr_cnc::control::{CLIENT_PATIENCE, Reply, ask_to_flush, socket_of};
+use crate::uncommitted::advice_for_space;
+use mcr_cnc::control::{CLIENT_PATIENCE, Reply, ask_for_aggregators, ask_to_flush, socket_of};
+use mcr_cnc::dial::dial_address;
 use mcr_proto::unix::connect;
+use mcr_proto::v1::StatusRequest;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+/// Maximum time to ask an aggregator why ranks are not committed.
+const STATUS_MAX: Duration = Duration::from_secs(2);
 
 pub fn run(args: FlushArgs) -> anyhow::Result<ExitCode> {
     let states = state_files(&args)?;
@@ -78,7 +86,10 @@ async fn ask(state: PathBuf, timeout: Duration) -> Result<Reply, NoReply> {
     let begun = Instant::now();
     let (error, runs) = loop {
         let error = match ask_to_flush(&state, timeout.saturating_sub(begun.elapsed())).await {
-            Ok(reply) if reply.refused.is_empty() => return Ok(reply),
+            Ok(mut reply) if reply.refused.is_empty() => {
+                add_reasons(&state, &mut reply).await;
+                return Ok(reply);
+            }
             Ok(reply) => return Err(NoReply { why: format!("{socket}: {}", reply.refused), runs: false }),
             Err(error) => error,
         };
@@ -106,6 +117,36 @@ async fn ask(state: PathBuf, timeout: Duration) -> Result<Reply, NoReply> {
         ),
     };
     Err(NoReply { why, runs })
+}
+
+/// Adds to the ranks that are not committed what the aggregators know: for which ranks they wait, or that the store
+/// fails. Nothing is added if an aggregator does not answer.
+async fn add_reasons(state: &Path, reply: &mut Reply) {
+    if reply.uncommitted.is_empty() {
+        return;
+    }
+    let Ok(addresses) = ask_for_aggregators(state).await else { return };
+    for address in addresses {
+        let asked = async {
+            let security = security(None, std::slice::from_ref(&address)).ok()?;
+            let mut client = dial_address(&address, &security).await.ok()?;
+            client.status(StatusRequest {}).await.ok()
+        };
+        let Ok(Some(status)) = tokio::time::timeout(STATUS_MAX, asked).await else { continue };
+        for group in status.into_inner().checkpoints {
+            for part in reply.uncommitted.iter_mut().filter(|part| part.checkpoint == group.label) {
+                match group.phase.as_str() {
+                    "gathering" if !group.missing.is_empty() => {
+                        part.why.push_str(&format!(": it waits for {}", rank_list(&group.missing)));
+                    }
+                    "waiting" if !group.reason.is_empty() => {
+                        part.why.push_str(&format!(": {}{}", group.reason, advice_for_space(&group.reason)));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
 }
 
 fn is_all_committed(reply: &Reply) -> bool {

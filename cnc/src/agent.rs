@@ -149,6 +149,7 @@ impl Agent {
         let core = Core {
             has_ended_well: config.has_ended_well,
             config,
+            sessions: sessions.clone(),
             watcher,
             maps,
             verdicts: Arc::default(),

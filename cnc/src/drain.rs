@@ -10,6 +10,9 @@ use mcrengine::ids::{CheckpointId, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+/// In [`Uncommitted::why`]: the text between the reason and the reason why an earlier attempt failed.
+pub const EARLIER_FAILURE: &str = "; an earlier attempt failed: ";
+
 /// The progress of a rank's part of a checkpoint that is not committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {

@@ -19,6 +19,11 @@ impl Sessions {
         self.all().remove(&link);
     }
 
+    /// Whether a link has a session.
+    pub(crate) fn is_open(&self, link: usize) -> bool {
+        self.all().contains_key(&link)
+    }
+
     /// The addresses, without repetition, in the order of the links.
     pub fn addresses(&self) -> Vec<String> {
         let mut addresses: Vec<String> = Vec::new();

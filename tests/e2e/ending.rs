@@ -269,8 +269,8 @@ fn a_second_signal_ends_a_daemon_at_once() {
 }
 
 #[test]
-fn a_flush_returns_once_everything_written_so_far_is_committed() {
-    let site = Site::new("", "");
+fn a_flush_returns_once_everything_written_so_far_is_committed_and_says_what_it_waits_for() {
+    let mut site = Site::new("", "");
     site.write(1);
     let states: Vec<PathBuf> = (0..2).map(|node| site.dir.path().join(format!("n{node}.state"))).collect();
     let flush = |expected: i32, timeout: &str| {
@@ -287,7 +287,14 @@ fn a_flush_returns_once_everything_written_so_far_is_committed() {
     flush(0, "60"); // there are no new files
     write_rank(&site.node(0), 2, 0, 900);
     let replies = flush(5, "2");
-    assert_eq!(replies["agents"][0]["reply"]["uncommitted"][0]["checkpoint"], "sim.it_2", "{replies}");
+    let left = |replies: &serde_json::Value| replies["agents"][0]["reply"]["uncommitted"][0].clone();
+    let why = |replies: &serde_json::Value| left(replies)["why"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(left(&replies)["checkpoint"], "sim.it_2", "{replies}");
+    assert!(why(&replies).ends_with("has not committed it: it waits for rank 1"), "{replies}");
+    site.aggregators.remove(0).0.kill();
+    wait_for("the reason", Duration::from_secs(30), || {
+        why(&flush(5, "1")).contains("does not answer now").then_some(())
+    });
     run(mcr().args(["flush", "--state"]).arg(site.dir.path().join("nobody")), 1);
 }
 

@@ -9,6 +9,7 @@ use crate::config::CncConfig;
 use crate::fingerprint::Fingerprint;
 use crate::h5::MapSource;
 use crate::serve::{Held, Order};
+use crate::sessions::Sessions;
 use crate::settle::ReadyRank;
 use crate::source::Descriptors;
 use crate::state::AgentState;
@@ -44,6 +45,7 @@ pub(super) struct Captured {
 
 pub(super) struct Core {
     pub(super) config: CncConfig,
+    pub(super) sessions: Sessions,
     pub(super) watcher: Watcher,
     pub(super) maps: Arc<dyn MapSource>,
     pub(super) verdicts: Arc<Verdicts>,

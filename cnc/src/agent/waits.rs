@@ -5,7 +5,7 @@ use super::ending::{
     AWAITED_RETRY_DELAY, DrainOrder, Drained, FlushRequest, Flushed, Kind, Processes, STEP_INTERVAL, Wait, ms_of,
 };
 use super::task::Core;
-use crate::drain::{Drain, Item, Place, State, by_reason};
+use crate::drain::{Drain, EARLIER_FAILURE, Item, Place, State, by_reason};
 use crate::serve::Order;
 use crate::watch::{Pending, Unreadable};
 use mcrengine::ids::{CheckpointId, Rank};
@@ -200,13 +200,15 @@ impl Core {
             put(&ready.checkpoint, ready.rank, if lacks_rank(&ready.checkpoint) { Place::Lost } else { place }, why);
         }
         for ((checkpoint, rank), held) in &self.held {
-            let (place, what) = match self.links[held.link].is_refused {
-                true => (Place::Lost, "refuses this agent"),
-                false => (Place::Unanswered, "has not committed it"),
+            let link = &self.links[held.link];
+            let (place, what) = match (link.is_refused, self.sessions.is_open(held.link)) {
+                (true, _) => (Place::Lost, "refuses this agent"),
+                (false, false) => (Place::Unanswered, "has not committed it, and does not answer now"),
+                (false, true) => (Place::Unanswered, "has not committed it"),
             };
             // The reason why an earlier attempt failed is known for one rank of the group.
             let trouble = ending.troubles.iter().find(|((failed, _), _)| failed == checkpoint);
-            let trouble = trouble.map_or(String::new(), |(_, why)| format!("; an earlier attempt failed: {why}"));
+            let trouble = trouble.map_or(String::new(), |(_, why)| format!("{EARLIER_FAILURE}{why}"));
             put(checkpoint, *rank, place, format!("the aggregator {} {what}{trouble}", address(held.link)));
         }
         for (id, partly) in ending.partly.iter().filter(|(_, partly)| partly.modified_ns >= ending.newest_ns) {
