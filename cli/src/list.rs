@@ -98,9 +98,9 @@ pub fn run(args: ListArgs) -> anyhow::Result<ExitCode> {
         let mut json = serde_json::json!({ "checkpoints": lines });
         add_unreadable(&mut json, &failed);
         print_json(&json)?;
-    } else if lines.is_empty() {
+    } else if lines.is_empty() && failed.is_empty() {
         print(&format!("no checkpoint in {}\n", name_of(&args.store.store)))?;
-    } else {
+    } else if !lines.is_empty() {
         table.print_with(&(reasons.concat() + &held_lines.concat()))?;
     }
     Ok(partly(jobs.len(), &failed))
