@@ -263,6 +263,15 @@ fn parse(mut command: clap::Command) -> Result<Cli, clap::Error> {
 /// option with one wrong, missing, additional or transposed letter. The parser compares options differently: for
 /// `--jbo` it suggests `--json`.
 fn with_tip(mut error: clap::Error, command: &clap::Command) -> clap::Error {
+    if let (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(missing))) =
+        (error.kind(), error.get(ContextKind::InvalidArg))
+    {
+        let tips: Vec<_> = missing.iter().filter_map(|argument| tip_for(argument)).map(Into::into).collect();
+        if !tips.is_empty() {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+        }
+        return error;
+    }
     let (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) =
         (error.kind(), error.get(ContextKind::InvalidArg))
     else {
@@ -285,6 +294,14 @@ fn with_tip(mut error: clap::Error, command: &clap::Command) -> clap::Error {
         }
     }
     error
+}
+
+/// How else a missing argument can be given. `argument` is its text in the usage of a command.
+fn tip_for(argument: &str) -> Option<&'static str> {
+    if argument.starts_with("--store ") {
+        return Some("name the store with --store, with the variable MCR_STORE, or with the key store in mcr.toml");
+    }
+    argument.starts_with("<ID>").then_some("name checkpoints, such as latest, or copy all of them with --all")
 }
 
 /// The address of the aggregator that runs together with the agent of this node, if no aggregator is configured.

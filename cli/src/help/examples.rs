@@ -70,6 +70,10 @@ const TABLE: &[(&str, &[Example])] = &[
         example("mcr copy latest --from /lustre/mcr --store /archive/mcr", "Copy the newest checkpoint"),
         example("mcr copy --all --from /lustre/mcr --store /archive/mcr --to-job a", "Copy all, to job a"),
     ]),
+    ("manual", &[
+        example("mcr manual /usr/share", "Write the manual pages and the completions of the shells for all users"),
+        example("mcr manual ~/.local/share", "Write them for this user"),
+    ]),
     ("cnc", &[
         example("mcr cnc --config mcr.toml", "Run an agent with the table [cnc] of the file"),
         example("mcr cnc --config mcr.toml --log-json", "Write the log as JSON"),
