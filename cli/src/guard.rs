@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Advice for a store that a group shares.
-const SHARED: &str = "if a group shares the store, write shared-store = true beside store, or give --shared-store";
+const SHARED: &str = "If a group shares the store, write shared-store = true beside store, or give --shared-store";
 /// The permission bit of a directory whose entries only their owners can rename, as in /tmp.
 const STICKY: u32 = 0o1000;
 

@@ -2,11 +2,12 @@
 
 use crate::args::LogArgs;
 use crate::metrics::{CountEvents, Format, Metrics, serve};
-use crate::output::{Log, Verbosity, verbosity};
+use crate::output::{Log, Verbosity, note, verbosity};
 use crate::page::{PageSlot, Served};
 use nix::unistd::{User, geteuid};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
@@ -90,9 +91,23 @@ pub fn start_logging_of_command() {
 fn level() -> EnvFilter {
     match verbosity() {
         Verbosity::Quiet => EnvFilter::new("warn"),
-        Verbosity::Normal => EnvFilter::try_from_env("MCR_LOG").unwrap_or_else(|_| EnvFilter::new("info")),
+        Verbosity::Normal => of_variable(std::env::var("MCR_LOG").ok().as_deref()),
         Verbosity::Verbose => EnvFilter::new(OWN_DEBUG),
         Verbosity::VeryVerbose => EnvFilter::new("trace"),
+    }
+}
+
+/// The level that the variable MCR_LOG sets. A value without any level is ignored.
+fn of_variable(text: Option<&str>) -> EnvFilter {
+    let default = EnvFilter::new("info");
+    let Some(text) = text.filter(|text| !text.is_empty()) else { return default };
+    let has_level = |part: &str| part.contains(['=', '[']) || part.trim().parse::<LevelFilter>().is_ok();
+    match EnvFilter::try_new(text) {
+        Ok(filter) if text.split(',').any(has_level) => filter,
+        _ => {
+            note(format!("MCR_LOG is {text:?}; it must be error, warn, info, debug or trace, so info is used"));
+            default
+        }
     }
 }
 
