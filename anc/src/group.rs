@@ -422,7 +422,8 @@ mod tests {
     proptest! {
         #[test]
         fn at_most_one_flush_runs_and_every_end_is_told_once(script in prop::collection::vec((0u64..400, events()), 0..60)) {
-            let (mut phase, mut now_ms) = (Phase::Gathering { missing: ranks(&[0, 1]), deadline_ms: 1000, failed: Failed::default() }, 0);
+            let (missing, failed) = (ranks(&[0, 1]), Failed::default());
+            let (mut phase, mut now_ms) = (Phase::Gathering { missing, deadline_ms: 1000, failed }, 0);
             let (mut running, mut ends) = (false, 0);
             for (later, event) in script {
                 now_ms += later;

@@ -42,8 +42,8 @@ pub fn advice_for_space(error: &str) -> &'static str {
     if is_full { "; free space in the store's file system, for example with mcr prune" } else { "" }
 }
 
-/// Logs the ranks that the agent did not commit. `state`: the job and the state of the aggregator in this process. Returns whether
-/// all written files are committed.
+/// Logs the ranks that the agent did not commit. `state`: the job and the state of the aggregator in this process.
+/// Returns whether all written files are committed.
 pub fn report_agent(drained: &mcr_cnc::agent::Drained, state: Option<(&JobId, &StatusReply)>) -> bool {
     for left in drained.uncommitted.iter().take(NAMED_MAX) {
         let (checkpoint, ranks, why) = (&left.checkpoint, RankRanges(&left.ranks), why_of(left, state));

@@ -138,7 +138,7 @@ fn all_checkpoints_that_were_written_while_the_disk_was_full_are_committed_once_
 #[test]
 fn a_checkpoint_whose_agent_died_while_the_store_was_full_is_lost_because_of_the_store_and_gives_5() {
     let dir = tempfile::tempdir().expect("a directory");
-    let site = Site::begin_with(dir.path(), "gather-seconds = 2");
+    let site = Site::begin_with(dir.path(), "gather-seconds = 6");
     let Some(Site { disk, store, watch, aggregator, address, agent }) = site else { return };
     (0..2).for_each(|rank| write_rank(&watch, 1, rank, 20_000));
     wait_complete(&store, "sim.it_1");
