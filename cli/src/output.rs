@@ -50,7 +50,7 @@ pub fn verbosity() -> Verbosity {
 }
 
 /// Whether the user wants only results and errors.
-fn is_quiet() -> bool {
+pub fn is_quiet() -> bool {
     verbosity() == Verbosity::Quiet
 }
 

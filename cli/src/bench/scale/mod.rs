@@ -6,7 +6,7 @@ mod report;
 
 use super::scale_args::{Aggregators, BenchScaleArgs};
 use crate::exit::Exit;
-use crate::output::{print, print_json, tell};
+use crate::output::{is_quiet, print, print_json, tell};
 use anyhow::Context;
 use mcr_simulation::rank_file::RankFile;
 use mcr_simulation::simulation::{Cost, FAILURES, Setup, Simulation};
@@ -107,7 +107,7 @@ pub fn run(args: BenchScaleArgs) -> anyhow::Result<ExitCode> {
     for stored in &args.checkpoints_stored {
         for ranks in &args.ranks {
             let setup = setup(&args, *ranks, *stored);
-            if !args.json {
+            if !args.json && !is_quiet() {
                 tell(format!("simulating {} ranks, {stored} stored checkpoints", setup.ranks));
             }
             let point = measure(setup, &file, &args).with_context(|| format!("a job of {ranks} ranks"))?;
@@ -116,12 +116,12 @@ pub fn run(args: BenchScaleArgs) -> anyhow::Result<ExitCode> {
     }
     let (group_size, steps, delay_us) = (args.group_size.get(), args.steps.get(), args.delay);
     let report = Report { group_size, steps, delay_us, file_bytes: file.len() as u64, points };
-    if let Some(path) = &args.svg {
-        crate::plot::write_svg(path, &picture::svg(&report)?)?;
-    }
     match args.json {
         true => print_json(&report)?,
         false => print(&report::text(&report))?,
+    }
+    if let Some(path) = &args.svg {
+        crate::plot::write_svg(path, &picture::svg(&report)?)?;
     }
     Ok(Exit::Done.into())
 }
