@@ -73,8 +73,8 @@ pub fn doubt(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Option<String
     reason_of(store, job, id, DOUBTFUL)
 }
 
-/// Marks a checkpoint as certain, durably. Takes back the doubts of its manifests [about the step](crate::manifest::About::Step),
-/// but not the mark `doubtful`.
+/// Marks a checkpoint as certain, durably. Takes back the doubts of its manifests
+/// [about the step](crate::manifest::About::Step), but not the mark `doubtful`.
 pub fn mark_certain(store: &dyn Store, job: &JobId, id: &CheckpointId, why: &str) -> Result<(), StoreError> {
     put(store, job, id, CERTAIN, why)
 }

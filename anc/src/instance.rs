@@ -394,8 +394,9 @@ fn doubt_of_agent(rank: Rank, doubt: fetch::Doubt) -> Doubt {
     Doubt::of_files(match doubt {
         fetch::Doubt::Rewriting => {
             return Doubt::of_step(format!(
-                "the code was writing its files again under the same names when the files of {rank} were taken, and their \
-             times do not show which files belong to one step: it is uncertain whether the files are of one step"
+                "the code was writing its files again under the same names when the files of {rank} were taken, and \
+                 their times do not show which files belong to one step: it is uncertain whether the files are of one \
+                 step"
             ));
         }
         fetch::Doubt::Fewer => format!(
@@ -404,8 +405,8 @@ fn doubt_of_agent(rank: Rank, doubt: fetch::Doubt) -> Doubt {
         ),
         fetch::Doubt::NotClosed => not_closed(&format!("of {rank}")),
         fetch::Doubt::Deleted => format!(
-            "the application wrote files of {rank} again after the files of this checkpoint were committed and deleted: \
-             it is uncertain whether the files have the deleted bytes too. Set delete-after-commit = false"
+            "the application wrote files of {rank} again after the files of this checkpoint were committed and \
+             deleted: it is uncertain whether the files have the deleted bytes too. Set delete-after-commit = false"
         ),
         fetch::Doubt::LeftOut(LeftOut { files, of_files, bytes, of_bytes }) => {
             let many = match (u128::from(bytes) * 100).checked_div(u128::from(of_bytes)) {

@@ -41,8 +41,8 @@ pub fn report(config: &CncConfig, store: &Path, has_seen_files: bool) -> bool {
         if !is_written {
             tracing::warn!(
                 watch = %config.watch.display(),
-                "this run saved no checkpoint, and no file of the application was found below the watched directory; if \
-                 the application has written a checkpoint, give its directory with --watch"
+                "this run saved no checkpoint, and no file of the application was found below the watched directory; \
+                 if the application has written a checkpoint, give its directory with --watch"
             );
         }
         return true;

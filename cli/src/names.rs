@@ -11,8 +11,12 @@ use crate::counted;
 use crate::overlooked::only_written;
 use mcr_cnc::companions::leave_out_pointers;
 use mcr_cnc::config::CncConfig;
+use mcr_cnc::fingerprint::Fingerprint;
 use mcr_cnc::layout::pointers::may_be_left;
 use mcr_cnc::layout::{Explanation, Layout, Listing, Unplaced, list};
+use mcr_cnc::restored::{Put, Restored};
+use mcrengine::ids::FilePath;
+use std::path::Path;
 use std::time::Duration;
 
 /// Minimum pause between two looks at the names. After a look of more than 0.5 s, the pause is longer.
@@ -42,6 +46,7 @@ pub fn look(config: &CncConfig, layout: &Layout) -> Names {
     // The agent reports a directory that cannot be read.
     let Ok(mut listing) = list(&config.watch, &config.scan_limits()) else { return Names::Fit };
     leave_out_pointers(&mut listing, &config.watch, layout);
+    leave_out_copies(&mut listing, &config.watch, layout);
     let mut left = layout.unplaced(&listing);
     // The agent counts one rank if the names that it saw first have no ranks. Later names may have ranks.
     let ranks = config.ranks.filter(|ranks| *ranks > 1 || config.ranks_from != counted::FROM);
@@ -63,6 +68,16 @@ pub fn look(config: &CncConfig, layout: &Layout) -> Names {
     let restart = layout.unplaced(&listing).and_then(|left| left.restart);
     left.iter_mut().for_each(|left| left.restart.clone_from(&restart));
     Names::Misfit(Misfit { left, asks })
+}
+
+/// Removes from a listing the copies that a restart put below the watched directory, unless the layout places them.
+pub fn leave_out_copies(listing: &mut Listing, watch: &Path, layout: &Layout) {
+    let restored = Restored::load(watch);
+    let is_copy = |path: &FilePath| {
+        let found = watch.join(path.as_path()).symlink_metadata();
+        found.is_ok_and(|found| restored.put(path, &Fingerprint::of(&found)) == Some(Put::Below))
+    };
+    listing.leave_out_files(|path| layout.place(path).is_none() && is_copy(path));
 }
 
 /// Whether a question about the names of all files concerns the layout, although the layout places all files. A

@@ -1,6 +1,6 @@
 //! The agent of a node with its control socket. If the layout was guessed, the guess is repeated periodically.
 
-use crate::names::{INTERVAL, Misfit, Names, look};
+use crate::names::{INTERVAL, Misfit, Names, leave_out_copies, look};
 use crate::overlooked::{of_the_application, only_written, was_written};
 use mcr_cnc::agent::{Agent, DrainOrder, Drained, FlushRequest, Look, Processes};
 use mcr_cnc::companions::leave_out_pointers;
@@ -149,6 +149,7 @@ impl Running {
         let look = move || {
             let mut listing = list(&of_look.watch, &of_look.scan_limits()).ok()?;
             leave_out_pointers(&mut listing, &of_look.watch, &layout);
+            leave_out_copies(&mut listing, &of_look.watch, &layout);
             left(&of_look, &layout, of_the_application(listing, &of_look.watch, store.as_deref()))
         };
         let reached = Reached { flushes: agent.flushes(), sessions: agent.sessions(), look: Arc::new(look) };
@@ -166,6 +167,7 @@ fn look_at_written(config: CncConfig, layout: Layout, store: Option<PathBuf>) ->
         let listing = list(&config.watch, &config.scan_limits()).ok()?;
         let mut listing = of_the_application(listing, &config.watch, store.as_deref());
         leave_out_pointers(&mut listing, &config.watch, &layout);
+        leave_out_copies(&mut listing, &config.watch, &layout);
         only_written(&config, &mut listing);
         layout.unplaced(&listing)
     })

@@ -41,7 +41,7 @@ use saved::Saved;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
-use task::{Captured, Core, HeldRank, Link};
+use task::{Captured, Core, HeldRank, Link, ToDelete};
 use tokio::sync::{mpsc, oneshot};
 
 /// Maximum number of ranks that are announced and not yet committed. If there are more ranks, the agent drops the
@@ -590,7 +590,7 @@ impl Core {
             self.state.files.extend(files.iter().cloned());
             self.state_changed = true;
             if self.config.delete_after_commit {
-                self.to_delete.push_back((checkpoint.clone(), key, files));
+                self.to_delete.push_back(ToDelete { checkpoint: checkpoint.clone(), key, files });
                 if self.to_delete.len() > HELD_MAX {
                     self.to_delete.pop_front();
                 }
@@ -611,10 +611,10 @@ impl Core {
     /// set. Only files that are unchanged since the commit are deleted. Files that a restart wrote are not deleted.
     fn delete_committed(&mut self, checkpoint: &CheckpointId) {
         let (those, others): (VecDeque<_>, _) =
-            std::mem::take(&mut self.to_delete).into_iter().partition(|(id, ..)| id == checkpoint);
+            std::mem::take(&mut self.to_delete).into_iter().partition(|files| files.checkpoint == *checkpoint);
         self.to_delete = others;
         let restored = Restored::load(&self.config.watch);
-        for (_, key, files) in those {
+        for ToDelete { key, files, .. } in those {
             let mut is_deleted = false;
             for (path, fingerprint) in files {
                 let full = self.config.watch.join(path.as_path());

@@ -368,7 +368,7 @@ fn a_daemon_whose_directory_has_a_relative_path_saves_jobs() {
     daemon.wait_for_log("serving jobs");
     site.says(&mut site.job("begin"));
     site.application(1, 2).wait().expect("ended");
-    site.says(&mut site.job("end").args(["--wait", "60"]));
+    site.says(site.job("end").args(["--wait", "60"]));
     assert_eq!(site.complete().first().map(String::as_str), Some("it_2"));
 }
 

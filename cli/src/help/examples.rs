@@ -188,8 +188,8 @@ const TABLE: &[(&str, &[Example])] = &[
     ]),
     ("bench scale", &[
         example("mcr bench scale --ranks 256,1024,4096", "Compare jobs of three sizes"),
-        example("mcr bench scale --ranks 15408 --aggregators groups --failures", "Simulate the job of the paper, with failures"),
-        example("mcr bench scale --checkpoints-stored 1,100,1000 --svg scale.svg", "Draw the costs over the stored checkpoints"),
+        example("mcr bench scale --ranks 15408 --failures", "Simulate the job of the paper, with failures"),
+        example("mcr bench scale --checkpoints-stored 1,100 --svg scale.svg", "Draw the costs over the checkpoints"),
     ]),
 ];
 

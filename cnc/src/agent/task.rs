@@ -35,6 +35,13 @@ pub(super) struct HeldRank {
     pub(super) ready: ReadyRank,
 }
 
+/// Files of a rank that are deleted when all groups of their checkpoint are committed.
+pub(super) struct ToDelete {
+    pub(super) checkpoint: CheckpointId,
+    pub(super) key: RankKey,
+    pub(super) files: Vec<(FilePath, Fingerprint)>,
+}
+
 /// The result of one capture.
 pub(super) struct Captured {
     pub(super) ready: ReadyRank,
@@ -81,7 +88,7 @@ pub(super) struct Core {
     pub(super) again: Vec<(tokio::time::Instant, ReadyRank)>,
     /// Files of committed checkpoints, to be deleted. The files of a checkpoint are deleted when all its groups are
     /// committed.
-    pub(super) to_delete: VecDeque<(CheckpointId, RankKey, Vec<(FilePath, Fingerprint)>)>,
+    pub(super) to_delete: VecDeque<ToDelete>,
     /// The ranks of checkpoints whose files this agent has deleted, the oldest first.
     pub(super) deleted: VecDeque<RankKey>,
     pub(super) next_announce: u64,

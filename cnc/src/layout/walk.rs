@@ -119,6 +119,12 @@ impl Listing {
         self.skipped_count -= (before - self.skipped.len()) as u64;
     }
 
+    /// Removes the files for which `is_left_out` is true.
+    pub fn leave_out_files(&mut self, is_left_out: impl Fn(&FilePath) -> bool) {
+        let kept: Vec<bool> = self.files.iter().map(|path| !is_left_out(path)).collect();
+        self.retain(&kept);
+    }
+
     /// Removes the files that were not modified since the given time.
     pub fn only_since(&mut self, since: SystemTime) {
         let kept: Vec<bool> = self.modified.iter().map(|modified| *modified >= since).collect();

@@ -46,6 +46,9 @@ pub(super) struct Placed {
     pub ends: BTreeSet<Vec<u8>>,
 }
 
+/// The texts before and after a number of a name.
+type Around<'a> = (&'a [u8], &'a [u8]);
+
 /// `left`: the files that the layout leaves out. `are_at_once`: whether there was no pause while these files were
 /// written.
 pub(super) fn of_each_rank<'a>(
@@ -60,7 +63,7 @@ pub(super) fn of_each_rank<'a>(
     let steps: BTreeSet<u64> = labels.iter().flat_map(numbers_of).collect();
     let mut families: BTreeMap<(Vec<u8>, usize), Family> = BTreeMap::new();
     // For the texts before and after a number: the files with this number, without another sign of a rank.
-    let mut plain: BTreeMap<(&[u8], &[u8]), BTreeMap<u64, &FilePath>> = BTreeMap::new();
+    let mut plain: BTreeMap<Around<'_>, BTreeMap<u64, &FilePath>> = BTreeMap::new();
     for path in left {
         let (numbers, shape) = (numbers(path.as_bytes()), shape_of(&String::from_utf8_lossy(path.as_bytes())));
         for (nth, (at, value)) in numbers.iter().enumerate() {

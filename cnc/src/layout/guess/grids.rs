@@ -24,8 +24,8 @@ pub(super) fn asks(templates: &[Template<'_>], span: &[u8]) -> Option<String> {
         Some(format!(
             "the number # in {} may be the rank, with the values {}{more}. Say with --layout which files form a \
              checkpoint: a pattern with {{checkpoint}} and {{rank}}; if the numbers of the ranks have gaps because \
-             some ranks write no file, a pattern with * for the rank, such as {}; if each file is a checkpoint, a pattern \
-             without {{rank}}",
+             some ranks write no file, a pattern with * for the rank, such as {}; if each file is a checkpoint, a \
+             pattern without {{rank}}",
             show(&template.text, &[rank]),
             shown.join(", "),
             pattern(template, step)

@@ -24,8 +24,8 @@ fn place(dims: [usize; 3], n: usize) -> [usize; 3] {
 struct Hits(HashMap<u64, Vec<u32>>);
 
 impl Hits {
-    /// Looks for the first `HITS_MAX + 1` places of each wanted key. Most keys are not wanted, so a table with a bit for
-    /// each hash sorts them out before they are looked up.
+    /// Looks for the first `HITS_MAX + 1` places of each wanted key. Most keys are not wanted, so a table with a bit
+    /// for each hash sorts them out before they are looked up.
     fn find(wanted: impl Iterator<Item = u64>, keys: impl Iterator<Item = u64>) -> Self {
         let mut places: HashMap<u64, Vec<u32>> = wanted.map(|key| (key, Vec::new())).collect();
         let bits = (places.len() * 16).next_power_of_two().max(64);
