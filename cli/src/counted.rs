@@ -105,7 +105,7 @@ impl Again {
             .as_ref()
             .is_some_and(|first| first.checkpoint == content.checkpoint && first.files.keys().eq(content.files.keys()));
         if !is_known {
-            *self = Self { first: Some(content), ..Self::default() };
+            *self = Self { first: Some(content.clone()), last: Some(content), ..Self::default() };
             return None;
         }
         let is_renamed = self.first.as_ref().is_some_and(|first| content.replaces(first, true));
