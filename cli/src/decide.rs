@@ -7,7 +7,7 @@
 use crate::advice::Advised;
 use crate::args::{RankSet, RestartArgs, ranks};
 use crate::common::now_unix_ms;
-use crate::restart::{not_read, way_to_read};
+use crate::not_read::{not_read, way_to_read};
 use anyhow::bail;
 use mcr_cnc::config::{incarnation_of, node_name, real_path};
 use mcrengine::ids::{CheckpointId, JobId};

@@ -45,6 +45,7 @@ mod names;
 mod node;
 mod node_agent;
 mod node_socket;
+mod not_read;
 mod orphan;
 mod ours;
 mod output;

@@ -2,12 +2,13 @@
 //!
 //! No file gets its final name before all files of the checkpoint are written and their digests are verified.
 
-use crate::advice::{Advised, path_in, path_of};
+use crate::advice::{Advised, path_of};
 use crate::args::RestartArgs;
 use crate::common::{job_of, no_checkpoint_named, no_checkpoint_of, open_store, renamed_away};
 use crate::decide::{Decided, Decider, Role, Undecided, names_of};
 use crate::guard::warn_of_store;
 use crate::mendable::tell_if_mendable;
+use crate::not_read::{not_read, way_to_read};
 use crate::output::{counted, human_rate, human_time, json_word, name_of, print, print_json, tell};
 use crate::prepare::{MovedAside, prepare, preview};
 use crate::restorers::Failure;
@@ -389,23 +390,6 @@ fn unreadable(id: &CheckpointId, error: &anyhow::Error) -> anyhow::Error {
     match path_of(error) {
         Some(path) => advised.at(&path).into(),
         None => advised.into(),
-    }
-}
-
-/// The error if a checkpoint was not read because of these problems.
-pub fn not_read(what: String, problems: &str, way_out: String) -> anyhow::Error {
-    let advised = Advised::with_sentence(what, way_out);
-    match path_in(problems) {
-        Some(path) => advised.at(&path).into(),
-        None => advised.into(),
-    }
-}
-
-/// What the user can do about these problems of reading.
-pub fn way_to_read(problems: &str) -> &'static str {
-    match problems.contains("Permission denied") {
-        true => "Give this user access to the path",
-        false => "Try again",
     }
 }
 

@@ -14,8 +14,6 @@
 
 use super::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_temporary, may_be_left};
 use super::{Layout, Listing, Pattern, label_of, presets};
-use beside::{MOST_PERCENT, is_beside_states, is_named_after, of_application};
-use dates::{date_length, splits_a_date};
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -88,7 +86,7 @@ pub(super) enum Rest {
 /// `ranks`: the number of ranks, if it is known. If there is only one rank, a number in a name counts as a rank only
 /// if it follows a word for ranks, such as `rank` or `proc`.
 pub(super) fn guess(listing: &Listing, directory: &Path, rest: Rest, ranks: Option<u32>) -> (Layout, Explanation) {
-    let all = of_application(listing);
+    let all = beside::of_application(listing);
     let mut temporary = listing.files.iter().filter(|path| is_temporary(path.as_bytes()));
     let (first, more) = (temporary.next(), temporary.count());
     let are_all = all.is_empty();
@@ -124,7 +122,7 @@ fn guess_of(
     let one_rank = ranks == Some(1);
     let preset = presets::telling(&paths).find_map(|preset| fits(&preset, &paths, one_rank));
     let guessed = preset.or_else(|| {
-        let of_state: Vec<&FilePath> = paths.iter().copied().filter(|path| !is_beside_states(path)).collect();
+        let of_state: Vec<&FilePath> = paths.iter().copied().filter(|path| !beside::is_beside_states(path)).collect();
         let of_state = if of_state.is_empty() { &paths } else { &of_state };
         from_numbers(of_state, &times, &label_of_directory(directory), ranks, rest)
     });
@@ -191,8 +189,8 @@ fn weigh(
     let left = all.len() - files;
     // If there is only one checkpoint, files that belong to no checkpoint give no information about the layout.
     let is_judged = rest == Rest::IsTaken || labels.len() != 1;
-    let few = is_judged && shares.iter().any(|share| *share < MOST_PERCENT);
-    let named_after = unplaced.iter().find(|path| is_named_after(path, &labels));
+    let few = is_judged && shares.iter().any(|share| *share < beside::MOST_PERCENT);
+    let named_after = unplaced.iter().find(|path| beside::is_named_after(path, &labels));
     let Some(first) = named_after.or(unplaced.first().filter(|_| few)) else {
         let of_files = match left {
             0 => format!("all {}", counted(all.len(), "file")),
@@ -235,7 +233,7 @@ fn fits(preset: &Layout, paths: &[&FilePath], one_rank: bool) -> Option<(Layout,
     let most = ranks.values().max_by_key(|ranks| ranks.len())?;
     let logs = paths.iter().filter(|path| may_be_left(path.as_bytes()) && preset.place(path).is_none()).count();
     let is_minority = placed_count * 2 <= paths.len() - logs;
-    let splits = paths.iter().any(|path| splits_a_date(preset, path));
+    let splits = paths.iter().any(|path| dates::splits_a_date(preset, path));
     let has_too_many = one_rank && most.len() > 1;
     // Enzo writes its dumps `DD` and `RD` independently of each other.
     let are_halves = preset.name() != "enzo" && steps::are_two_families(ranks.keys());
@@ -477,7 +475,7 @@ fn tokenize(path: &[u8]) -> (Vec<u8>, Vec<&[u8]>) {
     let mut at = 0;
     while at < path.len() {
         let rest = &path[at..numbers_end.max(at)];
-        let run = date_length(rest).unwrap_or_else(|| digits_in(rest));
+        let run = dates::date_length(rest).unwrap_or_else(|| digits_in(rest));
         if run > 0 {
             text.push(SLOT);
             digits.push(&path[at..at + run]);

@@ -2,6 +2,7 @@
 //! older copies and unfinished files.
 
 use super::each_rank::{Placed, numbers_of, of_each_rank};
+use super::words::is_picture;
 use super::{Times, steps};
 use crate::layout::of_job::{is_batch_output, is_settings};
 use crate::layout::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_restart_name, is_temporary, may_be_left};
@@ -114,15 +115,6 @@ pub(super) fn is_named_after(path: &FilePath, labels: &BTreeSet<CheckpointId>) -
     let has_letter = |text: &&str| text.bytes().any(|byte| byte.is_ascii_alphabetic());
     let has_digit = |text: &&str| text.bytes().any(|byte| byte.is_ascii_digit());
     beginnings.filter(has_letter).filter(has_digit).any(|text| text.parse().is_ok_and(|label| labels.contains(&label)))
-}
-
-/// Endings of the names of pictures, films and tables that people make from checkpoints.
-const PICTURES: [&[u8]; 11] =
-    [b".png", b".jpg", b".jpeg", b".gif", b".pdf", b".eps", b".svg", b".mp4", b".txt", b".csv", b".html"];
-
-pub(super) fn is_picture(name: &[u8]) -> bool {
-    let name = name.to_ascii_lowercase();
-    PICTURES.iter().any(|end| name.ends_with(end))
 }
 
 /// Whether this is the name of a pointer file, or of a file without which a checkpoint is whole. The numbers in such

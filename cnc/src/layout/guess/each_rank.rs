@@ -6,9 +6,8 @@
 //! `mesh0.h5` end like the names of the ranks' files in checkpoints, and the files were written at once, each rank has
 //! probably written one of them.
 
-use super::beside::is_picture;
 use super::numbers_end;
-use super::words::RANK_WORDS;
+use super::words::{RANK_WORDS, is_picture};
 use mcrengine::ids::{CheckpointId, FilePath, Rank, shape_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

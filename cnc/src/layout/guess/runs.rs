@@ -6,7 +6,8 @@
 //! (`00000/dump-2-0.h5`, `00001/dump-2-9.h5`), or if their numbers are numbers of parts of the state
 //! (`level_0/d_2.0`).
 
-use super::{RANK_WORDS, SLOT, Template, Word, is_beside_states, is_temporary, tokenize};
+use super::beside::is_beside_states;
+use super::{RANK_WORDS, SLOT, Template, Word, is_temporary, tokenize};
 use crate::layout::{Layout, Within};
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use std::collections::{BTreeMap, BTreeSet};

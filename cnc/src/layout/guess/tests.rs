@@ -560,10 +560,10 @@ fn dates_name_checkpoints_and_are_no_ranks() {
         assert_eq!(place_all(&guess_in_order(&names).0, &names), expected);
     }
     // A month is at most 12, so the numbers of this name are no date.
-    assert_eq!(date_length(b"2010-13-01"), None);
-    assert_eq!(date_length(b"0001-02-01-00000.nc"), Some(16));
-    assert_eq!(date_length(b"2010-10-01_00.00.00.3"), Some(19));
-    assert_eq!(date_length(b"2010-10-01_123"), Some(10));
+    assert_eq!(dates::date_length(b"2010-13-01"), None);
+    assert_eq!(dates::date_length(b"0001-02-01-00000.nc"), Some(16));
+    assert_eq!(dates::date_length(b"2010-10-01_00.00.00.3"), Some(19));
+    assert_eq!(dates::date_length(b"2010-10-01_123"), Some(10));
 }
 
 #[test]
@@ -585,7 +585,7 @@ fn a_date_with_the_name_of_its_month_is_one_number() {
         let expected: Vec<_> = expected.iter().map(|label| (label.as_str(), 2, 2)).collect();
         assert_eq!(place_all(&by_numbers(&names).0, &names), expect(&expected), "{names:?}");
     }
-    assert_eq!(date_length(b"01-ABC-2026"), None);
+    assert_eq!(dates::date_length(b"01-ABC-2026"), None);
 }
 
 #[test]
@@ -815,8 +815,8 @@ fn the_date_before_the_rank_is_the_name_of_the_checkpoint() {
     }
     let names = paths((1..4).flat_map(|day| numbered(&format!("2026-01-0{day}T5_r#.nc"), 4)));
     assert!(guess_in_order(&names).1.asks.is_some(), "T5 may be the number of a part");
-    assert_eq!(date_length(b"2026-01-04T000000Z_r1"), Some(18));
-    assert_eq!(date_length(b"2026-01-04T00000000"), Some(10), "no time has 8 digits");
+    assert_eq!(dates::date_length(b"2026-01-04T000000Z_r1"), Some(18));
+    assert_eq!(dates::date_length(b"2026-01-04T00000000"), Some(10), "no time has 8 digits");
 }
 
 #[test]

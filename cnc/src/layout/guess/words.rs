@@ -87,3 +87,12 @@ pub(super) const PART_WORDS: &[&[u8]] = &[
     b"axis",
     b"dim",
 ];
+
+/// Endings of the names of pictures, films and tables that people make from checkpoints.
+const PICTURES: [&[u8]; 11] =
+    [b".png", b".jpg", b".jpeg", b".gif", b".pdf", b".eps", b".svg", b".mp4", b".txt", b".csv", b".html"];
+
+pub(super) fn is_picture(name: &[u8]) -> bool {
+    let name = name.to_ascii_lowercase();
+    PICTURES.iter().any(|end| name.ends_with(end))
+}
