@@ -342,8 +342,16 @@ fn a_directory_that_goes_and_comes_back_is_watched_again() {
     assert_eq!(w.told(), told("t2", 0, &[4], false));
     w.write("t2/r1", 5);
     assert_eq!(w.told(), told("t2", 1, &[5], false));
-    let error = Watcher::spawn(&parent.path().join("none"), layout(), quick()).expect_err("not there").to_string();
-    assert!(error.contains("none") && error.contains("\"watch\""), "{error}");
+}
+
+#[test]
+fn a_directory_that_does_not_exist_is_named_in_the_error_with_its_cause() {
+    let parent = tempfile::tempdir().expect("a directory");
+    let missing = parent.path().join("none");
+    let error = Watcher::spawn(&missing, layout(), quick()).expect_err("not there");
+    assert_eq!(error.to_string(), format!("{}: cannot be watched", missing.display()));
+    let cause = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    assert_eq!(cause.map(std::io::Error::kind), Some(std::io::ErrorKind::NotFound));
 }
 
 #[test]
