@@ -1,8 +1,10 @@
 //! A store in memory that counts its operations, and delays each operation as a parallel file system does.
 //!
-//! All aggregators of a simulation share the files. Each aggregator counts its own operations.
+//! All aggregators of a simulation share the files. Each aggregator counts its own operations. Unlike
+//! [`MemoryStore`](mcrengine::store::MemoryStore), which keeps two states of all names, this store lists a directory in a
+//! time that does not depend on the other directories, and lets a process die.
 
-use mcrengine::store::{Entry, Stat, Store, StoreError, StoredFile, TempFile};
+use mcrengine::store::{Entry, MemoryFile, Stat, Store, StoreError, StoredFile, TempFile};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -283,7 +285,7 @@ impl Store for SimulatedStore {
     fn open(&self, path: &Path) -> Result<Box<dyn StoredFile>, StoreError> {
         self.count(Kind::Open, path)?;
         let bytes = Arc::clone(&lock(&self.file(path, "opening")?.bytes));
-        Ok(Box::new(SimulatedFile(bytes)))
+        Ok(Box::new(MemoryFile(bytes)))
     }
 
     fn stat(&self, path: &Path) -> Result<Stat, StoreError> {
@@ -363,19 +365,5 @@ impl Drop for SimulatedTemp {
         {
             files.remove(&name);
         }
-    }
-}
-
-struct SimulatedFile(Arc<Vec<u8>>);
-
-impl StoredFile for SimulatedFile {
-    fn len(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        let run = usize::try_from(offset).ok().and_then(|at| self.0.get(at..at.checked_add(into.len())?));
-        into.copy_from_slice(run.ok_or(io::ErrorKind::UnexpectedEof)?);
-        Ok(())
     }
 }

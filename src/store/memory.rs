@@ -256,7 +256,7 @@ impl Store for MemoryStore {
 
     fn open(&self, path: &Path) -> Result<Box<dyn StoredFile>, StoreError> {
         let bytes = self.get(path).ok_or_else(|| failed(path, "opening", io::ErrorKind::NotFound))?;
-        Ok(Box::new(MemoryFile(bytes)))
+        Ok(Box::new(MemoryFile(Arc::new(bytes))))
     }
 
     fn stat(&self, path: &Path) -> Result<Stat, StoreError> {
@@ -337,7 +337,8 @@ impl Drop for MemoryTemp {
     }
 }
 
-struct MemoryFile(Vec<u8>);
+/// An open file whose bytes are in memory.
+pub struct MemoryFile(pub Arc<Vec<u8>>);
 
 impl StoredFile for MemoryFile {
     fn len(&self) -> u64 {

@@ -14,7 +14,7 @@ pub mod memory;
 pub mod posix;
 
 pub use faulty::{Fault, FaultyStore, Read};
-pub use memory::{MemoryStore, Survival};
+pub use memory::{MemoryFile, MemoryStore, Survival};
 pub use posix::PosixStore;
 
 pub use crate::error::{Advice, StoreError};
