@@ -37,19 +37,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
+    let plots = match &args.command {
+        BenchCommand::Codecs(args) => &args.plots,
+        BenchCommand::Schemes(args) => &args.plots,
+        BenchCommand::Partitions(args) => &args.plots,
+        BenchCommand::Scale(_) => &None,
+    };
+    plots.as_deref().map_or(Ok(()), create_dir)?;
     match args.command {
-        BenchCommand::Codecs(args) => {
-            args.plots.as_deref().map_or(Ok(()), create_dir)?;
-            codecs::run(args)
-        }
-        BenchCommand::Schemes(args) => {
-            args.plots.as_deref().map_or(Ok(()), create_dir)?;
-            schemes::run(args)
-        }
-        BenchCommand::Partitions(args) => {
-            args.plots.as_deref().map_or(Ok(()), create_dir)?;
-            partitions::run(args)
-        }
+        BenchCommand::Codecs(args) => codecs::run(args),
+        BenchCommand::Schemes(args) => schemes::run(args),
+        BenchCommand::Partitions(args) => partitions::run(args),
         BenchCommand::Scale(args) => scale::run(args),
     }
 }

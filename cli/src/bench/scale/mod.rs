@@ -7,6 +7,7 @@ mod report;
 use super::scale_args::{Aggregators, BenchScaleArgs};
 use crate::exit::Exit;
 use crate::output::{is_quiet, print, print_json, tell};
+use crate::plot::{check_svg, write_svg};
 use anyhow::Context;
 use mcr_simulation::rank_file::RankFile;
 use mcr_simulation::simulation::{Cost, FAILURES, Setup, Simulation};
@@ -84,7 +85,8 @@ struct Point {
     cpu_ms: f64,
     aggregator_cpu_ms: f64,
     agent_cpu_ms: f64,
-    wire_bytes_per_rank: f64,
+    /// `null` for a real file: equal parts of files are not sent, so it is not known how many bytes are of the file.
+    wire_bytes_per_rank: Option<f64>,
     /// Memory of all daemons and of the store. `null` if it is not known.
     memory_bytes: Option<u64>,
     failures: Vec<Failed>,
@@ -102,6 +104,7 @@ struct Report {
 }
 
 pub fn run(args: BenchScaleArgs) -> anyhow::Result<ExitCode> {
+    args.svg.as_deref().map_or(Ok(()), check_svg)?;
     let file = args.file.as_deref().map_or_else(|| Ok(RankFile::numbers()), RankFile::read)?;
     let mut points = Vec::new();
     for stored in &args.checkpoints_stored {
@@ -116,12 +119,11 @@ pub fn run(args: BenchScaleArgs) -> anyhow::Result<ExitCode> {
     }
     let (group_size, steps, delay_us) = (args.group_size.get(), args.steps.get(), args.delay);
     let report = Report { group_size, steps, delay_us, file_bytes: file.len() as u64, points };
+    let draw = || args.svg.as_ref().map_or(Ok(()), |path| write_svg(path, &picture::svg(&report)?));
     match args.json {
-        true => print_json(&report)?,
-        false => print(&report::text(&report))?,
-    }
-    if let Some(path) = &args.svg {
-        crate::plot::write_svg(path, &picture::svg(&report)?)?;
+        // The output is one object, so an error must come first.
+        true => draw().and_then(|()| print_json(&report))?,
+        false => print(&report::text(&report)).and_then(|()| draw())?,
     }
     Ok(Exit::Done.into())
 }
@@ -179,7 +181,8 @@ fn measure(setup: Setup, file: &RankFile, args: &BenchScaleArgs) -> anyhow::Resu
         cpu_ms: median_of(&|cost| ms(cost.cpu)),
         aggregator_cpu_ms: median_of(&|cost| ms(cost.aggregator_cpu)),
         agent_cpu_ms: median_of(&|cost| ms(cost.agent_cpu)),
-        wire_bytes_per_rank: median_of(&|cost| cost.wire_bytes as f64) / f64::from(setup.ranks),
+        wire_bytes_per_rank: (args.file.is_none())
+            .then(|| median_of(&|cost| cost.wire_bytes as f64) / f64::from(setup.ranks)),
         memory_bytes,
         failures,
     })

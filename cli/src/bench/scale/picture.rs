@@ -99,7 +99,7 @@ mod tests {
             cpu_ms: 1.0,
             aggregator_cpu_ms: 1.0,
             agent_cpu_ms: 1.0,
-            wire_bytes_per_rank: 1.0,
+            wire_bytes_per_rank: None,
             memory_bytes: None,
             failures: Vec::new(),
         };

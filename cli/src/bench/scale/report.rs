@@ -81,7 +81,7 @@ fn times(report: &Report) -> Table {
             time(point.aggregator_cpu_ms),
             time(point.agent_cpu_ms),
             format!("{:.0}", point.busiest_operations),
-            human_bytes(point.wire_bytes_per_rank as u64),
+            point.wire_bytes_per_rank.map_or("-".to_owned(), |bytes| human_bytes(bytes as u64)),
             point.memory_bytes.map_or("-".to_owned(), human_bytes),
         ];
         table.row(names(point).into_iter().chain(cells));
