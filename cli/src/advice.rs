@@ -406,6 +406,12 @@ fn remedy_in(message: &str) -> Option<String> {
     sentence.map(after).find(|remedy| remedy.starts_with(|letter: char| letter.is_ascii_uppercase()))
 }
 
+/// The words in a message for a full file system, as the system and its libraries write them.
+pub fn full_disk_in(message: &str) -> Option<&'static str> {
+    const WORDS: [&str; 3] = ["No space left on device", "Disk quota exceeded", "File too large"];
+    WORDS.into_iter().find(|words| message.contains(words))
+}
+
 /// The file or directory with which a message begins, as in `PATH: No such file or directory`.
 pub fn path_in(message: &str) -> Option<PathBuf> {
     let path = Path::new(message.split_once(": ")?.0);

@@ -1,5 +1,6 @@
 //! Logs at the end of a daemon what was not committed.
 
+use crate::advice::full_disk_in;
 use crate::exit::NOT_COMMITTED;
 use crate::found::rank_list;
 use mcr_anc::Aggregator;
@@ -38,8 +39,10 @@ fn why_of(left: &Uncommitted, state: Option<(&JobId, &StatusReply)>) -> String {
 
 /// The advice for an error of a full file system, with a semicolon before it. Empty for other errors.
 pub fn advice_for_space(error: &str) -> &'static str {
-    let is_full = error.contains("No space left on device") || error.contains("Disk quota exceeded");
-    if is_full { "; free space in the store's file system, for example with mcr prune" } else { "" }
+    match full_disk_in(error) {
+        Some(_) => "; free space in the store's file system, for example with mcr prune",
+        None => "",
+    }
 }
 
 /// Logs the ranks that the agent did not commit. `state`: the job and the state of the aggregator in this process.

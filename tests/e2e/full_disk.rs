@@ -162,15 +162,22 @@ fn a_checkpoint_whose_agent_died_while_the_store_was_full_is_lost_because_of_the
     assert!(last.contains("No space left on device") && last.contains("with mcr prune"), "{log}");
 }
 
+/// Saves checkpoints to the store `s` below `dir`, and fills the small file system `disk` beside it. `None` if this
+/// system cannot mount it.
+fn saved_beside_a_full_disk(dir: &Path, steps: u32, numbers: usize) -> Option<SmallDisk> {
+    let disk = SmallDisk::mount(dir.join("disk"), 1)?;
+    let data = dir.join("run");
+    std::fs::create_dir(&data).expect("made");
+    (1..=steps).for_each(|step| (0..2).for_each(|rank| write_rank(&data, step, rank, numbers)));
+    run(mcr().args(["save", "run", "--store", "s", "--create", "--job", "wave"]).current_dir(dir), 0);
+    fill(&disk.0.join("ballast"));
+    Some(disk)
+}
+
 #[test]
 fn an_extract_to_a_full_disk_names_the_disk_and_not_the_checkpoint() {
     let dir = tempfile::tempdir().expect("a directory");
-    let Some(disk) = SmallDisk::mount(dir.path().join("disk"), 1) else { return };
-    let data = dir.path().join("run");
-    std::fs::create_dir(&data).expect("made");
-    (0..2).for_each(|rank| write_rank(&data, 1, rank, 20_000));
-    run(mcr().args(["save", "run", "--store", "s", "--create", "--job", "wave"]).current_dir(dir.path()), 0);
-    fill(&disk.0.join("ballast"));
+    let Some(_disk) = saved_beside_a_full_disk(dir.path(), 1, 20_000) else { return };
     for to in ["disk/ids.npy", "disk/ids.h5"] {
         let mut extract = mcr();
         extract.args(["extract", "latest", "--variable", "state/temperature", "--to", to, "--store", "s", "--json"]);
@@ -185,12 +192,7 @@ fn an_extract_to_a_full_disk_names_the_disk_and_not_the_checkpoint() {
 #[test]
 fn tables_are_printed_although_their_pictures_cannot_be_written_to_a_full_disk() {
     let dir = tempfile::tempdir().expect("a directory");
-    let Some(disk) = SmallDisk::mount(dir.path().join("disk"), 1) else { return };
-    let data = dir.path().join("run");
-    std::fs::create_dir(&data).expect("made");
-    (1..=2).for_each(|step| (0..2).for_each(|rank| write_rank(&data, step, rank, 2_000)));
-    run(mcr().args(["save", "run", "--store", "s", "--create", "--job", "wave"]).current_dir(dir.path()), 0);
-    fill(&disk.0.join("ballast"));
+    let Some(_disk) = saved_beside_a_full_disk(dir.path(), 2, 2_000) else { return };
     for (line, printed) in [
         ("stats --store s --plots disk", "job wave: "),
         ("advise --store s --mtbf 24 --write-seconds 1 --svg disk/a.svg", "by Daly"),

@@ -8,7 +8,7 @@ use super::ls::shape_of;
 use super::npy;
 use super::open::{Opened, reader_of};
 use super::sparse::Sparse;
-use crate::advice::{Advised, At, message_of};
+use crate::advice::{Advised, At, full_disk_in, message_of};
 use crate::output::{Table, counted, name_of, print, print_json, printed};
 use crate::ranks::RankSet;
 use anyhow::{Context, bail};
@@ -167,9 +167,7 @@ pub fn run(args: ExtractArgs) -> anyhow::Result<ExitCode> {
 /// The error of a file that cannot be written because its file system is full. Other errors are returned unchanged. The
 /// HDF5 library gives the reason only as a text.
 fn of_full_disk(error: anyhow::Error, to: &Path) -> anyhow::Error {
-    const REASONS: [&str; 3] = ["No space left on device", "Disk quota exceeded", "File too large"];
-    let text = message_of(&error);
-    let Some(reason) = REASONS.into_iter().find(|reason| text.contains(reason)) else { return error };
+    let Some(reason) = full_disk_in(&message_of(&error)) else { return error };
     let what = format!("{}: cannot be written: {reason}", name_of(to));
     Advised::new(what, "free space, or give another directory").at(to).into()
 }
