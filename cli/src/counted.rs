@@ -30,27 +30,17 @@ pub fn is_needed(config: &CncConfig, store: &Path) -> bool {
 
 /// Waits until the files show the number of ranks, and sets it.
 pub async fn wait(config: &mut CncConfig, layout: &Layout) {
-    if set(config, layout, false).await {
+    let mut again = Again::default();
+    if set_or_look(config, layout, false, &mut again).await {
         return;
     }
     tracing::warn!(
         watch = %config.watch.display(),
         "number of ranks unknown: it is counted in the files of the first checkpoint, and nothing is saved until a \
-         second checkpoint begins or the command ends; to save from the first one on, give --ranks, or ranks in mcr.toml"
+         second checkpoint begins, all files are written again, or the command ends; to save from the first one on, \
+         give --ranks, or ranks in mcr.toml"
     );
-    let mut again = Again::default();
-    while !set(config, layout, false).await {
-        let (watch, limits, layout) = (config.watch.clone(), config.scan_limits(), layout.clone());
-        let look = tokio::task::spawn_blocking(move || newest_content(&watch, &list(&watch, &limits).ok()?, &layout));
-        let content = look.await.ok().flatten();
-        if let Some((ranks, checkpoint)) = content.and_then(|content| again.see(content)) {
-            tracing::warn!(
-                ranks, %checkpoint,
-                "number of ranks counted in the files, which the application has written again; to be sure, give ranks"
-            );
-            (config.ranks, config.ranks_from) = (Some(ranks), FROM);
-            return;
-        }
+    while !set_or_look(config, layout, false, &mut again).await {
         tokio::time::sleep(INTERVAL).await;
     }
 }
@@ -141,6 +131,11 @@ fn newest_content(watch: &Path, listing: &Listing, layout: &Layout) -> Option<Co
 /// files belong to rank 0. `all_written`: the application will write no more files. Returns whether the number is
 /// set.
 pub async fn set(config: &mut CncConfig, layout: &Layout, all_written: bool) -> bool {
+    set_or_look(config, layout, all_written, &mut Again::default()).await
+}
+
+/// Like [`set`]. Files that were written again since earlier scans show the number, too.
+async fn set_or_look(config: &mut CncConfig, layout: &Layout, all_written: bool, again: &mut Again) -> bool {
     if !layout.has_ranks() {
         tracing::info!("the names of the files have no rank: all files belong to rank 0, the only rank");
         (config.ranks, config.ranks_from) = (Some(1), FROM);
@@ -151,9 +146,11 @@ pub async fn set(config: &mut CncConfig, layout: &Layout, all_written: bool) -> 
         // A directory that cannot be read now may be readable at the next scan. The agent reports such a directory.
         let listing = list(&watch, &limits).ok()?;
         let linked = linked(&listing, &layout, &watch);
-        ranks_shown(listing, &linked, &layout, all_written)
+        let content = newest_content(&watch, &listing, &layout);
+        Some((ranks_shown(listing, &linked, &layout, all_written), content))
     });
-    let Ok(Some((ranks, checkpoint))) = shown.await else { return false };
+    let Ok(Some((shown, content))) = shown.await else { return false };
+    let Some((ranks, checkpoint)) = shown.or_else(|| again.see(content?)) else { return false };
     tracing::warn!(ranks, %checkpoint, "number of ranks counted in the files; to be sure, give ranks");
     (config.ranks, config.ranks_from) = (Some(ranks), FROM);
     true
