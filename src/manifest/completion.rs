@@ -33,7 +33,7 @@ pub struct Completion {
 
 /// The first 8 bytes of a digest.
 fn short(digest: Digest) -> u64 {
-    u64::from_str_radix(&digest.to_hex()[..16], 16).unwrap_or(0)
+    digest.0.first_chunk().map_or(0, |first| u64::from_be_bytes(*first))
 }
 
 impl Completion {
@@ -92,6 +92,19 @@ pub fn has_manifest(store: &dyn Store, job: &JobId, id: &CheckpointId, group: Gr
 mod tests {
     use super::*;
     use crate::store::{MemoryStore, create_dirs};
+
+    #[test]
+    fn the_note_of_the_first_version_is_read() {
+        const NOTE_OF_VERSION_1: &str = "mcr-complete 1\n\
+            {\"job\":\"j\",\"checkpoint\":\"it_1\",\"containers\":[3259162333760152049,5259203945481466592]}\n\
+            blake3 aedd1469db9b6988e4407e78a28de638b669fa1bd4decbf52cb8547aaef68cf3\n";
+        let (store, job, id) = (MemoryStore::new(), "j".parse().expect("valid"), "it_1".parse().expect("valid"));
+        create_dirs(&store, &checkpoint_dir(&job, &id)).expect("made");
+        store.put(&checkpoint_dir(&job, &id).join(NOTE), NOTE_OF_VERSION_1.as_bytes());
+        let note = Completion::load(&store, &job, &id).expect("the note");
+        let of = |byte: u8| Digest::of(&[byte]);
+        assert!(note.has(GroupId(0), of(0)) && note.has(GroupId(1), of(1)) && !note.has(GroupId(1), of(0)));
+    }
 
     #[test]
     fn a_note_is_accepted_only_for_the_containers_that_it_names_and_only_if_it_is_whole() {
