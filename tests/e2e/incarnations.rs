@@ -330,6 +330,27 @@ fn an_older_incarnation_is_told_by_whom_it_was_fenced_and_commits_nothing_more()
 }
 
 #[test]
+fn an_aggregator_of_an_older_incarnation_names_what_it_did_not_commit_and_gives_5() {
+    let mut site = Site::empty();
+    site.start_aggregator("127.0.0.1:0");
+    (0..2).for_each(|node| site.start_agent(node, "ranks = 4\nincarnation = \"first\""));
+    site.write(1, 1, 0..RANKS);
+    wait_complete(&site.store(), &id(1));
+    site.restart(&["--incarnation", "second"], 0);
+    site.write(1, 2, 0..RANKS);
+    for group in 0..2 {
+        site.aggregators[0].wait_for_log(&format!("checkpoint=it_000002 group={group} kind=\"fenced\""));
+    }
+    let aggregator = site.aggregators.remove(0);
+    aggregator.signal("TERM");
+    let (status, log) = aggregator.end();
+    assert_eq!(status, Some(5), "{log}");
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("ERROR not committed")).collect();
+    assert_eq!(lines.len(), 2, "one for each group: {log}");
+    assert!(lines.iter().all(|line| line.contains("it_000002") && line.contains("is over")), "{log}");
+}
+
+#[test]
 fn looking_beside_a_living_job_changes_nothing_for_it() {
     let site = Site::new();
     site.write(1, 1, 0..RANKS);

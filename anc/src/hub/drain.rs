@@ -115,9 +115,10 @@ impl Hub {
     }
 
     /// Whether all ranks of the checkpoint had announced their files, the checkpoint was abandoned because the store
-    /// failed, and no later checkpoint is complete.
-    fn is_lost_by_store(&self, key: &Key, gather: &Gather, reason: &Reason) -> bool {
-        matches!(reason, Reason::Store(_) | Reason::Lost(..) | Reason::Crowded) && !self.is_overtaken(key, gather)
+    /// failed or a newer incarnation had begun, and no later checkpoint is complete.
+    fn is_lost(&self, key: &Key, gather: &Gather, reason: &Reason) -> bool {
+        let is_loss = matches!(reason, Reason::Store(_) | Reason::Lost(..) | Reason::Crowded | Reason::Fenced(_));
+        is_loss && !self.is_overtaken(key, gather)
     }
 
     /// Ends the hub if a drain was requested and no further work is expected. Abandons the groups that are not
@@ -149,9 +150,7 @@ impl Hub {
                 {
                     (Vec::new(), format!("committed as {id}, but not every group of the checkpoint is committed"))
                 }
-                Phase::Abandoned(reason)
-                    if gather.given_up_while_draining || self.is_lost_by_store(key, gather, reason) =>
-                {
+                Phase::Abandoned(reason) if gather.given_up_while_draining || self.is_lost(key, gather, reason) => {
                     match reason {
                         Reason::Missing(ranks) => (ranks.iter().copied().collect(), why_missing(&Failed::default())),
                         Reason::Lost(failed, ranks) => (ranks.iter().copied().collect(), why_missing(failed)),
