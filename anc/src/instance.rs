@@ -32,7 +32,7 @@ pub enum Instance {
     New {
         /// The new name.
         checkpoint: CheckpointId,
-        /// Why it is uncertain whether all files belong to one step. `None` if there is no doubt.
+        /// What is uncertain about the files. `None` if there is no doubt.
         doubt: Option<Doubt>,
         /// A committed checkpoint that lacks files of its step, and the reason for the mark `doubtful`.
         part: Option<(CheckpointId, String)>,
@@ -162,7 +162,7 @@ pub fn choose_instance(
         Rewritten::Unknown(_) if written.is_final => doubt,
         Rewritten::Unknown(why) => doubt.or(Some(Doubt::of_step(why))),
     };
-    // The application writes every step again under a name that it uses again, and after a restart.
+    // New files are no reason for doubt if each step has the same name, or if a new run repeats the step.
     let is_step_again = |doubt: &fetch::Doubt| {
         let is_of_this_run = own.last().is_some_and(|last| last.incarnation == written.incarnation);
         *doubt == fetch::Doubt::Deleted && (may_be_reused(&key.label) || !is_of_this_run)

@@ -745,8 +745,8 @@ pub async fn start_aggregator(config: AncConfig) -> anyhow::Result<Aggregator> {
 const GUESS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The configured layout. If no layout is configured, waits until the file names show the layout. `store`: the store,
-/// if all ranks of the job are on this node.
-/// `question`: the question about the names of the ranks that was logged before.
+/// if all ranks of the job are on this node. `question`: the question about the names of the files that was logged
+/// before.
 async fn agent_layout(
     config: &CncConfig,
     store: Option<&Path>,
@@ -850,10 +850,10 @@ enum LastLayout {
     Unknown,
 }
 
-fn last_layout(config: &CncConfig, sees_all_ranks: bool, mut question: Option<Question>) -> anyhow::Result<LastLayout> {
+fn last_layout(config: &CncConfig, sees_all_ranks: bool, mut asked: Option<Question>) -> anyhow::Result<LastLayout> {
     let (layout, mut guessed) = config.resolve_layout(true)?;
     if let Some(explanation) = &mut guessed {
-        question::keep(config, &layout, explanation, &mut question);
+        question::keep(config, &layout, explanation, &mut asked);
         doubt_other_nodes(config, &layout, explanation);
     }
     let explanation = match guessed {

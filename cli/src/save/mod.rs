@@ -351,8 +351,8 @@ fn too_late(record: &Incarnation, written_ms: i64) -> Option<String> {
 /// two steps.
 const ONE_STEP_NS: i64 = 1_000_000_000;
 
-/// The doubt whether all files are of one step: the application may overwrite the name of the
-/// checkpoint, and the ranks wrote their files far apart.
+/// The doubt whether all files are of one step: the application may overwrite the name of the checkpoint, and the ranks
+/// wrote their files far apart.
 fn doubt_of<'a>(label: &CheckpointId, files: impl Iterator<Item = &'a KeptFile>) -> Option<Doubt> {
     let mut ranks: BTreeMap<Rank, i64> = BTreeMap::new();
     for KeptFile { file, .. } in files {

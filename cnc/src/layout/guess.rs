@@ -136,7 +136,7 @@ fn guess_of(
     if explanation.asks.is_some() {
         return (layout, explanation);
     }
-    // All ranks begin their files at about the same time, even if writing the files takes long.
+    // All ranks create their files at about the same time, even if writing the files takes long.
     if let Some(asks) = steps::may_be_ranks(&layout, &paths, &times.created) {
         return (layout, Explanation { asks: Some(asks), may_be_ranks: true, certain: false, ..explanation });
     }
