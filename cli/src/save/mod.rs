@@ -10,6 +10,7 @@ mod capture;
 mod group;
 mod options;
 mod report;
+mod source;
 mod turns;
 
 use crate::args::SaveArgs;
@@ -36,6 +37,7 @@ use mcrengine::manifest::{self, CheckpointState, Doubt};
 use mcrengine::store::Store;
 use options::{budget_mib, flush_options, job_of};
 use report::{Event, Report, Saved};
+use source::Source;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,6 +59,10 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     let store = open_own(&args.store.store, args.create, args.shared_store, ", or --create")?;
     if let Some(renamed) = renamed(&store, &args.store.store, &job) {
         return Err(renamed.into());
+    }
+    let source = Source::of(&store, &job, &dir)?;
+    if args.store.job.is_none() {
+        source.refuse_another_run(&job, &dir)?;
     }
     let found = find_checkpoints(&dir, &args.layout, args.ranks, args.json, Some(&args.store.store))?;
     tracing::info!(
@@ -140,6 +146,9 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         report.fail_dead(&store, &job);
     }
     if report.may_prune() {
+        if let Err(error) = source.note(&store, &job, args.store.job.is_some()) {
+            tracing::warn!(%job, %error, "the directory of this save could not be noted");
+        }
         report.pruned(prune_after(&store, &job, args.keep.rules()));
     }
     let exit = report.exit(&found.left_out);
