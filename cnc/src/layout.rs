@@ -504,7 +504,8 @@ impl Pattern {
 }
 
 /// Converts a label to a name in the store. Control characters, and bytes that are not UTF-8, are written as escapes
-/// such as `\xe9`. A label of several directories, such as `2026/01`, becomes `2026-01`.
+/// such as `\xe9`. A label of several directories, such as `2026/01`, becomes `2026-01`. The first letter of the label
+/// `latest` is escaped, because on a command line `latest` means the newest checkpoint.
 pub(crate) fn label_of(bytes: &[u8]) -> Result<CheckpointId, NameError> {
     let label = match std::str::from_utf8(bytes) {
         Ok(text) if !text.contains(char::is_control) => text.to_owned(),
@@ -513,6 +514,9 @@ pub(crate) fn label_of(bytes: &[u8]) -> Result<CheckpointId, NameError> {
     let label = label.replace('/', "-");
     if let Some(rest) = label.strip_prefix('.') {
         return format!(r"\x2e{rest}").parse(); // the name of a directory in the store never begins with a dot
+    }
+    if label == "latest" {
+        return r"\x6catest".parse();
     }
     match (label.parse::<CheckpointId>()?, label.rsplit_once('~')) {
         // The label has the form of a name that mcrEngine gives to a second checkpoint with the same label. Therefore
@@ -722,6 +726,8 @@ mod tests {
         assert_eq!(place(&layout, ".hidden/r1"), Some((r"\x2ehidden".into(), Some(1))));
         assert_eq!(place(&layout, "t~2/r1"), Some((r"t\x7e2".into(), Some(1))));
         assert_eq!(place(&layout, "t~x/r1"), Some(("t~x".into(), Some(1))));
+        // On a command line, `latest` is a word for the newest checkpoint.
+        assert_eq!(place(&layout, "latest/r1"), Some((r"\x6catest".into(), Some(1))));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Tests `mcr save` of a job that is restarted at the same time, or that was restarted with fewer ranks.
+//! Tests `mcr save` of a job that is restarted at the same time, that was restarted with fewer ranks, or that has the
+//! name of another job.
 
 use super::*;
 use std::process::Stdio;
@@ -72,4 +73,70 @@ fn a_checkpoint_with_fewer_ranks_than_older_files_is_reported_with_what_the_stor
     std::fs::remove_file(site.run_dir().join(id(1)).join("rank_2.dat")).expect("removed");
     let said = err(&[], 1);
     assert!(said.contains(&format!("rank 2 has no file (of 4 ranks){}", there(1, 4))), "{said}");
+}
+
+/// Saves the directory with the default name of the job. Returns what the command printed.
+fn save_by_default_name(dir: &Path, store: &Path, more: &[&str], status: i32) -> String {
+    let mut save = mcr();
+    save.arg("save").arg(dir).args(["--create", "--layout", "{checkpoint}/rank_{rank}.dat", "--store"]).arg(store);
+    let output = run(save.args(more), status);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    text(&output.stdout) + &text(&output.stderr)
+}
+
+#[test]
+fn two_directories_of_one_name_are_not_saved_as_one_job_unless_the_user_says_so() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [first, second, store] = ["a/out", "b/out", "store"].map(|name| dir.path().join(name));
+    write_file(&first, 1, 1, 0, None);
+    write_file(&second, 2, 2, 0, None);
+    let restored_from = |name: &str, expected: &[(u32, u32)]| {
+        let to = dir.path().join(name);
+        run(mcr().args(["restart", "--copy", "--job", "out", "--store"]).arg(&store).arg("--to").arg(&to), 0);
+        let found = contents(&to);
+        let of: Vec<_> = found.values().filter(|bytes| bytes.len() > 100).map(|bytes| of(bytes)).collect();
+        assert_eq!(of, expected);
+    };
+    save_by_default_name(&first, &store, &["--keep", "1"], 0);
+    let said = save_by_default_name(&second, &store, &["--keep", "1"], 1);
+    assert!(said.contains("the store has a job out, which was saved from another directory; if this is"), "{said}");
+    assert!(said.contains("--job"), "{said}");
+    restored_from("back1", &[(1, 1)]);
+    save_by_default_name(&first, &store, &["--keep", "1"], 0);
+    // The user says that it is the same job. After that, the first directory is the other one.
+    save_by_default_name(&second, &store, &["--keep", "1", "--job", "out"], 0);
+    restored_from("back2", &[(2, 2)]);
+    save_by_default_name(&first, &store, &["--keep", "1"], 1);
+    // A restart continues the job in another directory of the same name.
+    let third = dir.path().join("c/out");
+    run(mcr().args(["restart", "--job", "out", "--store"]).arg(&store).arg("--to").arg(&third), 0);
+    write_file(&third, 3, 3, 0, None);
+    save_by_default_name(&third, &store, &[], 0);
+    restored_from("back3", &[(3, 3)]);
+}
+
+#[test]
+fn the_word_latest_means_the_newest_checkpoint_also_if_a_checkpoint_has_this_name() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [data, store] = ["run", "store"].map(|name| dir.path().join(name));
+    for (step, name) in [(1, "latest"), (2, "it_000002"), (3, "latest")] {
+        write_file(&data, 1, step, 0, None);
+        let to = data.join(name);
+        if to.exists() && step != 2 {
+            std::fs::remove_dir_all(&to).expect("removed");
+        }
+        if step != 2 {
+            std::fs::rename(data.join(id(step)), &to).expect("renamed");
+        }
+        save_by_default_name(&data, &store, &[], 0);
+    }
+    for (asked, step) in [("latest", 3), ("latest~1", 2), ("latest~2", 1)] {
+        let to = dir.path().join(asked);
+        let mut restart = mcr();
+        restart.args(["restart", "--copy", "--checkpoint", asked, "--store"]).arg(&store).arg("--to").arg(&to);
+        run(&mut restart, 0);
+        let found = contents(&to);
+        let of: Vec<_> = found.values().filter(|bytes| bytes.len() > 100).map(|bytes| of(bytes)).collect();
+        assert_eq!(of, [(1, step)], "{asked}");
+    }
 }
