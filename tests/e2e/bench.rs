@@ -224,6 +224,17 @@ fn what_cannot_be_measured_is_refused_with_the_reason() {
 }
 
 #[test]
+fn a_simulation_that_needs_more_open_files_than_are_permitted_is_refused_before_it_begins() {
+    let line = "ulimit -n 1000 && exec \"$0\" bench scale --ranks 640 --ranks-of-node 32 --aggregators groups";
+    let mut bash = mcr_test_support::clean(Command::new("bash"));
+    let output = run(bash.args(["-c", line]).arg(mcr().get_program()), 1);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("20 agents and 20 aggregators opens about 2200 files"), "{error}");
+    assert!(error.contains("may open 1000; raise the limit (ulimit -n), or give fewer --aggregators"), "{error}");
+    assert!(!error.contains("simulating"), "{error}");
+}
+
+#[test]
 fn bench_partitions_prints_the_figures_of_the_paper_in_lines_of_80_characters_and_draws_them() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut command = mcr();

@@ -5,6 +5,7 @@ mod picture;
 mod report;
 
 use super::scale_args::{Aggregators, BenchScaleArgs};
+use crate::advice::Advised;
 use crate::exit::Exit;
 use crate::output::{is_quiet, print, print_json, tell};
 use crate::plot::{check_svg, write_svg};
@@ -12,6 +13,7 @@ use anyhow::Context;
 use mcr_simulation::rank_file::RankFile;
 use mcr_simulation::simulation::{Cost, FAILURES, Setup, Simulation};
 use mcr_simulation::store::{Counts, Kind};
+use nix::sys::resource::{Resource, getrlimit};
 use std::num::NonZeroU32;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -106,6 +108,9 @@ struct Report {
 pub fn run(args: BenchScaleArgs) -> anyhow::Result<ExitCode> {
     args.svg.as_deref().map_or(Ok(()), check_svg)?;
     let file = args.file.as_deref().map_or_else(|| Ok(RankFile::numbers()), RankFile::read)?;
+    for ranks in &args.ranks {
+        check_open_files(&setup(&args, *ranks, 0))?;
+    }
     let mut points = Vec::new();
     for stored in &args.checkpoints_stored {
         for ranks in &args.ranks {
@@ -143,6 +148,23 @@ fn setup(args: &BenchScaleArgs, ranks: NonZeroU32, stored: u32) -> Setup {
         stored,
         delay: Duration::from_micros(args.delay.into()),
     }
+}
+
+/// Fails if this process may not open as many files as the simulation of a job needs. Each agent has a connection to
+/// each aggregator, and each connection needs two descriptors for its ends and two for counting its bytes.
+fn check_open_files(setup: &Setup) -> anyhow::Result<()> {
+    let (nodes, aggregators) = (u64::from(setup.nodes()), u64::from(setup.aggregators));
+    let needed = 4 * nodes * aggregators + 20 * aggregators + 10 * nodes;
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+    if needed > limit {
+        let ranks = setup.ranks;
+        let what = format!(
+            "the simulation of {ranks} ranks, {nodes} agents and {aggregators} aggregators opens about {needed} files, \
+             and this process may open {limit}"
+        );
+        return Err(Advised::new(what, "raise the limit (ulimit -n), or give fewer --aggregators").into());
+    }
+    Ok(())
 }
 
 fn measure(setup: Setup, file: &RankFile, args: &BenchScaleArgs) -> anyhow::Result<Point> {
