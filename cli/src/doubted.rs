@@ -4,12 +4,14 @@ use crate::exit::NOT_COMMITTED;
 use crate::overlooked;
 use mcr_cnc::config::CncConfig;
 use mcr_cnc::layout::list;
-use mcrengine::ids::GroupId;
+use mcrengine::ids::{GroupId, Rank};
 use mcrengine::manifest::{self, About, CheckpointState, ManifestFile};
 use mcrengine::marks::{doubt, mark_certain};
 use mcrengine::store::PosixStore;
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Logs an error if the newest checkpoint that this run has saved is doubtful. Returns `true` if it is not doubtful,
 /// or if the run has saved no checkpoint. `has_seen_files`: whether files of checkpoints were below the watched
@@ -68,23 +70,28 @@ pub fn report(config: &CncConfig, store: &Path, has_seen_files: bool) -> bool {
     false
 }
 
-/// Whether the watched directory has all files of a checkpoint, with the lengths and the times of the checkpoint, and
-/// the manifests doubt only whether the files are of one step.
+/// Whether the watched directory has all files of a checkpoint, with the lengths and the times of the checkpoint, this
+/// run has written files of each rank, and the manifests doubt only whether the files are of one step.
 fn is_left_as_saved(store: &PosixStore, config: &CncConfig, state: &CheckpointState) -> bool {
-    let is_same = |file: &ManifestFile| {
-        let found = config.watch.join(file.path.as_path()).symlink_metadata();
-        found.is_ok_and(|found| {
-            let modified_ns = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
-            found.is_file() && found.len() == file.bytes && modified_ns == i128::from(file.modified_ns)
-        })
+    let began = overlooked::began(config);
+    // The ranks, and whether this run has written one of their files.
+    let mut ranks: BTreeMap<Rank, bool> = BTreeMap::new();
+    let mut is_same = |file: &ManifestFile| {
+        let Ok(found) = config.watch.join(file.path.as_path()).symlink_metadata() else { return false };
+        let of = |seconds: i64, ns: i64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
+        let changed_ns = u64::try_from(of(found.ctime(), found.ctime_nsec())).unwrap_or(0);
+        *ranks.entry(file.rank).or_default() |= UNIX_EPOCH + Duration::from_nanos(changed_ns) >= began;
+        let is_of_time = of(found.mtime(), found.mtime_nsec()) == i128::from(file.modified_ns);
+        found.is_file() && found.len() == file.bytes && is_of_time
     };
-    (0..state.groups).map(GroupId).all(|group| {
+    let are_same = (0..state.groups).map(GroupId).all(|group| {
         let manifest = manifest::read_manifest(store, &config.job, &state.id, group);
         manifest.is_ok_and(|manifest| {
             manifest.doubt.as_ref().is_none_or(|doubt| doubt.about == About::Step)
-                && manifest.files.iter().filter(|file| file.kind.is_regular()).all(is_same)
+                && manifest.files.iter().filter(|file| file.kind.is_regular()).all(&mut is_same)
         })
-    })
+    });
+    are_same && ranks.values().all(|is_written| *is_written)
 }
 
 /// The newest complete checkpoint that was saved since this time, and the reason for its doubt, if there is one.

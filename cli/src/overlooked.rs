@@ -162,7 +162,7 @@ pub fn written_before(config: &CncConfig) -> BTreeMap<FilePath, SystemTime> {
 }
 
 /// The time when this process began, by the clock of the watched file system.
-fn began(config: &CncConfig) -> SystemTime {
+pub fn began(config: &CncConfig) -> SystemTime {
     let began_ns = u64::try_from(config.began_ns.saturating_sub(ahead_ns(&config.watch))).unwrap_or(0);
     // File times advance in steps of up to 10 ms.
     UNIX_EPOCH + Duration::from_nanos(began_ns).saturating_sub(Duration::from_millis(20))

@@ -372,7 +372,7 @@ impl Core {
         let (maps, descriptors) = (Arc::clone(&self.maps), Arc::clone(&self.descriptors));
         let (verdicts, left_out, before) =
             (Arc::clone(&self.verdicts), self.left_out.clone(), Arc::clone(&self.before));
-        let (done, is_final) = (self.done_to.clone(), self.has_ended_well);
+        let (done, is_final) = (self.done_to.clone(), self.has_ended_well && self.before.is_later(&ready));
         let was_deleted = self.deleted.iter().any(|(label, rank)| (label, *rank) == (&ready.checkpoint, ready.rank));
         tokio::task::spawn_blocking(move || {
             let left = left_out.and_then(|left_out| left_out.doubt(&ready.checkpoint));

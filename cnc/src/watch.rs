@@ -220,7 +220,7 @@ struct Requests {
     /// Whether restored files count as files of the application.
     take_restored: bool,
     /// `Some` if the job's processes have ended. The value says whether the processes ended with success.
-    processes_gone: Option<bool>,
+    processes_gone: Option<Option<i64>>,
 }
 
 /// Maximum number of files in a request to look again. If there are more files, the watcher scans the whole
@@ -270,10 +270,11 @@ impl Watcher {
     }
 
     /// Declares that the job's processes have ended. From now on a file settles without a quiet time if no process
-    /// has it open and its superblock does not contradict its length. `ended_well` says that the processes ended with
-    /// success. If so, a rank that wrote less than before has written all of its files.
-    pub fn processes_gone(&self, ended_well: bool) {
-        self.request(|requests| (requests.processes_gone, requests.rescan) = (Some(ended_well), true));
+    /// has it open and its superblock does not contradict its length. If the processes ended with success,
+    /// `vouched_since_ns` is the time when they began. A rank that wrote less than before has then written all of its
+    /// files if they changed since that time.
+    pub fn processes_gone(&self, vouched_since_ns: Option<i64>) {
+        self.request(|requests| (requests.processes_gone, requests.rescan) = (Some(vouched_since_ns), true));
     }
 
     /// Makes the watcher wait until this file has settled again, and then report its rank again. The agent calls this
@@ -495,8 +496,8 @@ impl Core {
             for (checkpoint, rank) in requests.again {
                 self.readiness.forget_announced(&checkpoint, rank);
             }
-            if let Some(ended_well) = requests.processes_gone {
-                self.go_without_quiet_times(ended_well);
+            if let Some(vouched_since_ns) = requests.processes_gone {
+                self.go_without_quiet_times(vouched_since_ns);
             }
             if requests.take_restored {
                 self.takes_restored = true;
@@ -513,10 +514,10 @@ impl Core {
     }
 
     /// Ends all quiet times, because the job's processes have ended. Then looks at all files that are not settled.
-    fn go_without_quiet_times(&mut self, ended_well: bool) {
+    fn go_without_quiet_times(&mut self, vouched_since_ns: Option<i64>) {
         self.processes_gone = true;
         self.options.rules = self.options.rules.without_quiet_times();
-        self.readiness.without_quiet_times(ended_well);
+        self.readiness.without_quiet_times(vouched_since_ns);
         let waiting: Vec<_> = self.files.iter().filter(|(_, t)| t.settled.is_none()).map(|(p, _)| p.clone()).collect();
         waiting.into_iter().for_each(|path| self.look(path, Hint::Scan));
     }

@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+/// File times advance in steps of up to 10 ms, so a file may seem to be this much older (20 ms).
+const TICK_NS: i64 = 20_000_000;
+
 /// The checkpoints whose files were probably written in two steps before the agent started, each with the reason. An
 /// agent learns the steps of the application from the writes that it sees. For files from the time before the agent
 /// started, only their times show the steps.
@@ -21,6 +24,16 @@ pub(super) struct Before {
 impl Before {
     pub(super) fn new(watch: PathBuf, layout: Layout, began_ns: i64) -> Self {
         Self { watch, layout, began_ns, found: OnceLock::new() }
+    }
+
+    /// Files that changed since this time were changed after the agent began, in nanoseconds since 1970.
+    pub(super) fn later_ns(&self) -> i64 {
+        self.began_ns.saturating_sub(TICK_NS)
+    }
+
+    /// Whether one of the rank's files changed after the agent began.
+    pub(super) fn is_later(&self, ready: &ReadyRank) -> bool {
+        ready.files.iter().any(|file| file.fingerprint.changed_ns >= self.later_ns())
     }
 
     /// Whether a rank is of a checkpoint that was overwritten by half before the agent started. The directory is read

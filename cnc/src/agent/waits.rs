@@ -28,7 +28,8 @@ impl Core {
             let _ = link.orders.try_send(Order::Hurry); // the queue is full only if the link hangs
         }
         if order.processes != Processes::MayRun {
-            self.watcher.processes_gone(order.processes == Processes::EndedWell);
+            let has_ended_well = order.processes == Processes::EndedWell;
+            self.watcher.processes_gone(has_ended_well.then(|| self.before.later_ns()));
         }
         self.has_ended_well |= order.processes == Processes::EndedWell;
         self.shorten_retry_delays();

@@ -77,10 +77,7 @@ pub struct Readiness {
     needs_marker: bool,
     files_per_rank: Option<u32>,
     doubt_quiet_ms: u64,
-    /// Whether processes may have ended while they were writing.
-    may_be_cut: bool,
-    /// Whether the job's processes have ended with success.
-    have_ended_well: bool,
+    processes: Processes,
     /// Number of files and bytes of each rank in its last report.
     usual: BTreeMap<Rank, Usual>,
     checkpoints: BTreeMap<CheckpointId, Gathered>,
@@ -89,6 +86,29 @@ pub struct Readiness {
     /// The application's pointer files and links, by the shapes of their paths. The shape of `rpointer.atm_0003` is
     /// `rpointer.atm_#`.
     pointers: BTreeMap<Vec<u8>, Pointer>,
+}
+
+/// The end of the job's processes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Processes {
+    /// Whether the processes have ended.
+    are_gone: bool,
+    /// The processes have ended with success, and wrote the files that changed since this time, in nanoseconds since
+    /// 1970. `None` if the processes run, or may have ended while they were writing.
+    vouched_since_ns: Option<i64>,
+}
+
+impl Processes {
+    /// Whether processes that ended with success have written one of these files.
+    fn vouch_for(self, files: &[SettledFile]) -> bool {
+        let is_later = |since_ns: i64| files.iter().any(|file| file.fingerprint.changed_ns >= since_ns);
+        self.vouched_since_ns.is_some_and(is_later)
+    }
+
+    /// Whether a process may have ended while it was writing these files.
+    fn may_have_cut(self, files: &[SettledFile]) -> bool {
+        self.are_gone && !self.vouch_for(files)
+    }
 }
 
 /// The usual delay of a pointer file or a link.
@@ -198,8 +218,7 @@ impl Readiness {
             needs_marker: layout.has_marker(),
             files_per_rank: layout.files_per_rank(),
             doubt_quiet_ms: rules.doubt_quiet_ms,
-            may_be_cut: false,
-            have_ended_well: false,
+            processes: Processes::default(),
             usual: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             restored: BTreeSet::new(),
@@ -336,7 +355,7 @@ impl Readiness {
     /// Returns the ranks that are ready and whose present state was not yet reported, at most `most` ranks. Also
     /// returns the time at which this function must be called again, in milliseconds.
     pub fn due(&mut self, now_ms: u64, most: usize) -> (Vec<ReadyRank>, Option<u64>) {
-        let (mut ready, mut next_ms) = (Vec::new(), None::<u64>);
+        let (mut ready, mut next_ms, processes) = (Vec::new(), None::<u64>, self.processes);
         for (checkpoint, gathered) in &mut self.checkpoints {
             let mut quiet_at_ms = gathered.last_event_ms.saturating_add(self.quiet_ms);
             if gathered.changed.is_empty() {
@@ -346,7 +365,7 @@ impl Readiness {
             if quiet_at_ms <= now_ms {
                 let rest = gathered.rest(now_ms, self.doubt_quiet_ms);
                 quiet_at_ms = quiet_at_ms.max(rest.until_ms);
-                doubt_ns = rest.doubt_ns.filter(|_| !self.have_ended_well && !self.needs_marker);
+                doubt_ns = rest.doubt_ns.filter(|_| !self.needs_marker);
             }
             let complete = if self.needs_marker { gathered.marked } else { quiet_at_ms <= now_ms };
             if !complete && !self.needs_marker {
@@ -375,11 +394,12 @@ impl Readiness {
                 };
                 let enough = self.files_per_rank.is_some_and(|needed| files.len() as u64 >= u64::from(needed));
                 let usual = self.usual.get(&rank);
-                let is_cut = self.may_be_cut && Usual::of(&files).is_cut(usual);
+                let may_be_cut = processes.may_have_cut(&files);
+                let is_cut = may_be_cut && Usual::of(&files).is_cut(usual);
                 if complete && !self.needs_marker && (is_cut || !enough && Usual::of(&files).lacks(usual)) {
                     // The rank waits for a file that may be missing. If the file appeared after the announcement of
                     // the rank, the rank would have to be announced again under the same name.
-                    if self.may_be_cut {
+                    if may_be_cut {
                         continue;
                     }
                     let doubt_until_ms = gathered.last_event_ms.saturating_add(self.doubt_quiet_ms);
@@ -397,6 +417,7 @@ impl Readiness {
                 if complete || enough {
                     let has_fewer_files =
                         !enough && !self.needs_marker && Usual::of(&files).lacks_files(self.usual.get(&rank));
+                    let doubt_ns = doubt_ns.filter(|_| !processes.vouch_for(&files));
                     ready.push(ReadyRank {
                         checkpoint: checkpoint.clone(),
                         rank,
@@ -425,18 +446,19 @@ impl Readiness {
         self.own.takes(rank)
     }
 
-    /// Ends all quiet times, because the job's processes have ended. `ended_well` says whether the processes ended
-    /// with success. If the processes did not end with success, a rank that has written less than for the previous
-    /// checkpoint never becomes ready, because its process may have ended while it was writing.
-    pub fn without_quiet_times(&mut self, ended_well: bool) {
+    /// Ends all quiet times, because the job's processes have ended. If the processes ended with success,
+    /// `vouched_since_ns` is the time when they began, in nanoseconds since 1970. A rank that has written less than for
+    /// the previous checkpoint then is ready if its files changed since. Other such ranks never become ready, because
+    /// a process may have ended while it was writing.
+    pub fn without_quiet_times(&mut self, vouched_since_ns: Option<i64>) {
         (self.quiet_ms, self.doubt_quiet_ms) = (0, 0);
-        (self.may_be_cut, self.have_ended_well) = (!ended_well, ended_well);
+        self.processes = Processes { are_gone: true, vouched_since_ns };
     }
 
     /// Returns at most `most` ranks whose files are all settled and whose present state was not yet reported. Each
     /// rank has the reason why it waits.
     pub fn waiting(&self, now_ms: u64, most: usize) -> Vec<WaitingRank> {
-        let mut waiting = Vec::new();
+        let (mut waiting, processes) = (Vec::new(), self.processes);
         for (checkpoint, gathered) in &self.checkpoints {
             let is_quiet = gathered.last_event_ms.saturating_add(self.quiet_ms) <= now_ms;
             for rank in &gathered.changed {
@@ -452,8 +474,10 @@ impl Readiness {
                     continue;
                 }
                 let (of_files, usual) = (Usual::of(&files), self.usual.get(rank));
-                let is_fewer =
-                    || !self.needs_marker && (of_files.lacks(usual) || self.may_be_cut && of_files.is_cut(usual));
+                let is_fewer = || {
+                    !self.needs_marker
+                        && (of_files.lacks(usual) || processes.may_have_cut(&files) && of_files.is_cut(usual))
+                };
                 let why = match () {
                     () if self.needs_marker && !gathered.marked => Why::Marker,
                     () if is_quiet && is_fewer() => Why::Fewer,
@@ -697,7 +721,7 @@ mod tests {
         assert_eq!(announce(&mut r, 10_500), [(1, 1, false)], "a step may be a little shorter");
         // The application dies after the second of three parts.
         put(&mut r, "c", 20_000, 200);
-        r.without_quiet_times(false);
+        r.without_quiet_times(None);
         assert_eq!(announce(&mut r, 60_000), []);
         assert_eq!(r.waiting(60_000, 9).iter().map(|waiting| waiting.why).collect::<Vec<_>>(), [Why::Fewer]);
     }
