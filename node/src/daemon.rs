@@ -2,6 +2,7 @@
 //! that an earlier daemon started.
 
 mod clients;
+mod earlier;
 mod given_up;
 mod listing;
 mod standing;
@@ -139,17 +140,7 @@ impl Daemon {
     pub fn new(options: Options) -> io::Result<Self> {
         let records = Records::open(&options.run_dir)?;
         let comments = Comments::open(&options.run_dir)?;
-        let mut jobs = BTreeMap::new();
-        for Record { facts, standing, worker, is_over, places, state_file } in records.all()? {
-            let job_id = facts.job_id.clone();
-            match worker.filter(Process::is_alive) {
-                Some(worker) => {
-                    tracing::info!(job_id, uid = facts.uid, pid = worker.pid, "found the worker of a job");
-                    jobs.insert(job_id, Job { is_over, standing, places, state_file, ..Job::new(facts, worker, None) });
-                }
-                None => records.remove(&job_id),
-            }
-        }
+        let jobs = earlier::jobs(&records)?;
         let wake = io::pipe()?;
         Ok(Self {
             options,
@@ -670,22 +661,6 @@ mod tests {
             assert!(Instant::now() < until, "a worker with wrong settings is not started again");
             std::thread::sleep(Duration::from_millis(10));
         }
-    }
-
-    #[test]
-    fn the_next_daemon_finds_the_workers_of_the_daemon_before() {
-        let mut site = Site::new(WORKER);
-        let pid = site.begin("7", 0);
-        wait_until_ready(&site, "7", pid);
-        let ended = Process::of(site.begin("8", 0)).expect("it runs");
-        assert!(ended.signal(Signal::KILL) && ended.wait(Duration::from_secs(10)));
-        // The second daemon has no handles of the children of the first daemon.
-        let next = Daemon::new(site.daemon.options.clone()).expect("starts");
-        let next = Arc::new(next);
-        let before = std::mem::replace(&mut site.daemon, next);
-        assert!(matches!(site.own(Request::Jobs), Reply::Jobs(all) if all.len() == 1 && all[0].pid == pid));
-        assert_eq!(site.end("7", 10_000), Reply::Ended(End::Unknown));
-        drop(before);
     }
 
     #[test]

@@ -25,7 +25,7 @@ const MPI_SIZES: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
 /// processes is known, `SLURM_NTASKS` is set to it. Variables that are not UTF-8 are left out.
 pub fn of_job(job_id: &str) -> Option<BTreeMap<String, String>> {
     let has = |variables: &BTreeMap<String, String>, name: &str| variables.contains_key(name);
-    let all = processes_of(job_id).map(|(_, variables)| variables);
+    let all = processes_of(job_id, own_uid()).map(|(_, variables)| variables);
     let mut variables = all.max_by_key(|v| (MPI_SIZES.iter().any(|name| has(v, name)), has(v, "SLURM_STEP_ID")))?;
     if let Some(size) = MPI_SIZES.iter().find_map(|name| variables.get(*name)).cloned() {
         variables.insert("SLURM_NTASKS".to_owned(), size);
@@ -40,7 +40,7 @@ pub fn of_job(job_id: &str) -> Option<BTreeMap<String, String>> {
 pub fn ranks_of(job_id: &str, node: &str) -> BTreeSet<u32> {
     let number = |variables: &BTreeMap<String, String>, name: &str| variables.get(name)?.parse::<u32>().ok();
     let (mut of_mpi, mut of_slurm) = (BTreeSet::new(), BTreeSet::new());
-    for (pid, variables) in processes_of(job_id) {
+    for (pid, variables) in processes_of(job_id, own_uid()) {
         if variables.get("SLURMD_NODENAME").is_some_and(|name| name != node) {
             continue;
         }
@@ -57,15 +57,23 @@ pub fn ranks_of(job_id: &str, node: &str) -> BTreeSet<u32> {
     if of_mpi.is_empty() { of_slurm } else { of_mpi }
 }
 
+/// Whether a process of this user belongs to the job. Only root sees the processes of other users.
+pub fn has_process(job_id: &str, uid: u32) -> bool {
+    processes_of(job_id, uid).next().is_some()
+}
+
+fn own_uid() -> u32 {
+    nix::unistd::geteuid().as_raw()
+}
+
 /// The process number and the variables of each process of this user that belongs to the job. Prolog, Epilog and
 /// similar scripts are left out.
-fn processes_of(job_id: &str) -> impl Iterator<Item = (u32, BTreeMap<String, String>)> {
-    let own = nix::unistd::geteuid().as_raw();
+fn processes_of(job_id: &str, uid: u32) -> impl Iterator<Item = (u32, BTreeMap<String, String>)> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten();
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()?.parse::<u32>().ok());
     pids.filter(|pid| *pid != std::process::id()).filter_map(move |pid| {
-        let is_own = std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|about| about.uid() == own);
-        let variables = is_own.then(|| variables_of(pid)).flatten()?;
+        let is_of_user = std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|about| about.uid() == uid);
+        let variables = is_of_user.then(|| variables_of(pid)).flatten()?;
         let is_of_job = variables.get("SLURM_JOB_ID").map(String::as_str) == Some(job_id);
         (is_of_job && !variables.contains_key(SCRIPT_CONTEXT)).then_some((pid, variables))
     })
