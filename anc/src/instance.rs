@@ -16,7 +16,7 @@ use mcrengine::header::{FileHeader, FileKind};
 use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId, Rank};
 use mcrengine::manifest::{self, Doubt, Manifest, ManifestFile, Place, manifest_name};
 use mcrengine::store::{Store, StoreError, visible};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -178,6 +178,7 @@ pub fn choose_instance(
         doubt_of_joining(&key.label, joined, &taken, ours_ms, usual_step_ms(&own))
     });
     let doubt = doubt.or_else(|| doubt_of_times(&key.label, grouping, &own, written));
+    let doubt = doubt.or_else(|| doubt_of_lag(&key.label, &own, (&taken, joined), written));
     let checkpoint = match joined.or(begun).map(|taken| &taken.id) {
         Some(id) => id.clone(),
         None => key.label.with_generation(free).unwrap_or_else(|_| key.label.clone()),
@@ -477,6 +478,45 @@ fn doubt_of_times(label: &CheckpointId, grouping: Grouping, own: &[Manifest], wr
              takes about {:.1} s: it is uncertain whether the files of all groups are of one step",
             set_back_ms as f64 / 1000.0,
             step_ms as f64 / 1000.0
+        ))
+    })
+}
+
+/// The reason why it is uncertain whether the files of all ranks are of one step. In the first content of this run,
+/// ranks or groups wrote their files about half a step apart or more, and now they wrote their files in another order.
+/// Then the files of two steps may be nearer in time than the files of one step. `None` if there is no doubt.
+fn doubt_of_lag(
+    label: &CheckpointId,
+    own: &[Manifest],
+    (taken, joined): (&[Taken], Option<&Taken>),
+    written: Written<'_>,
+) -> Option<Doubt> {
+    let first = own.iter().find(|own| own.incarnation == written.incarnation)?;
+    let mut ranks_ms: BTreeMap<Rank, i64> = BTreeMap::new();
+    for file in first.files.iter().filter(|file| file.kind.is_regular()) {
+        let newest_ms = ranks_ms.entry(file.rank).or_insert(i64::MIN);
+        *newest_ms = (*newest_ms).max(file.modified_ns / 1_000_000);
+    }
+    let last_now = written.ranks_ms.iter().max_by_key(|(_, ms)| *ms)?.0;
+    let (last_then, last_ms) = ranks_ms.iter().max_by_key(|(_, ms)| **ms)?;
+    let of_ranks_ms =
+        ranks_ms.values().min().filter(|_| last_now != *last_then).map(|first_ms| last_ms.saturating_sub(*first_ms));
+    let others_then = taken.iter().find(|taken| taken.id == first.checkpoint).and_then(|taken| taken.other_ms);
+    let of_groups_ms = others_then.zip(joined.and_then(|joined| joined.other_ms)).and_then(|(then_ms, now_ms)| {
+        let (then_ms, now_ms) = (then_ms - first.written_unix_ms, now_ms - written.newest_ms);
+        (then_ms.signum() != now_ms.signum()).then_some(then_ms.abs())
+    });
+    let lag_ms = of_ranks_ms.into_iter().chain(of_groups_ms).max()?;
+    let step_ms = step_ms(own, written.newest_ms)?;
+    // The time since the first content may be longer than a step.
+    let lags = if usual_step_ms(own).is_some() { 2 } else { 3 };
+    let is_long = lag_ms > ONE_STEP_MS && lag_ms.saturating_mul(lags) >= step_ms && lag_ms < step_ms;
+    (may_be_reused(label) && is_long).then(|| {
+        Doubt::of_step(format!(
+            "the name {label} has no number, so the code may overwrite it; the ranks wrote the files of {} {:.1} s apart, \
+             and now in another order: it is uncertain whether the files are of one step",
+            first.checkpoint,
+            lag_ms as f64 / 1000.0
         ))
     })
 }

@@ -76,3 +76,46 @@ fn one_file_that_is_overwritten_by_renaming_is_saved_from_its_second_content_on_
     let all = list(&dir.path().join("store"));
     assert!(all.len() >= 2 && all.iter().all(|checkpoint| checkpoint["complete"] == true), "{all:?}");
 }
+
+#[test]
+fn the_success_of_a_command_says_nothing_about_files_that_the_command_has_not_written() {
+    let run_beside = |files: &str, status: i32| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let out = dir.path().join("out");
+        std::fs::create_dir(&out).expect("made");
+        let written = std::process::Command::new("sh").args(["-c", files]).current_dir(out).status();
+        assert!(written.expect("starts").success());
+        let log = run(&mut run_with(dir.path(), &["--", "sleep", "1.5"]), status).stderr;
+        (dir, String::from_utf8_lossy(&log).into_owned())
+    };
+    // An application that died after rank 0 had overwritten its file.
+    let files = "echo 1 > state.rank_0.txt; echo 1 > state.rank_1.txt; sleep 1.5; echo 2 > state.rank_0.txt; sleep 1";
+    let (dir, log) = run_beside(files, 5);
+    assert_eq!(doubtful(dir.path()), ["state"], "{log}");
+    assert!(log.contains("the newest checkpoint is doubtful"), "{log}");
+    // An application that died while rank 1 wrote the file of step 2.
+    let write = "write() { head -c $3 /dev/urandom > s$1.rank_$2.txt; };";
+    let files = format!("{write} for s in 1 2; do write $s 0 20000; done; write 1 1 20000; write 2 1 8000; sleep 1");
+    let (dir, log) = run_beside(&files, 5);
+    assert!(is_complete(dir.path(), "s1") && !is_complete(dir.path(), "s2"), "{log}");
+    assert!(log.contains("not committed checkpoint=s2 ranks=1"), "{log}");
+}
+
+#[test]
+fn ranks_that_write_more_than_half_a_step_apart_make_no_checkpoint_of_two_steps_without_doubt() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = "for i in 1 2 3 4; do echo step $i > state.rank_0.txt; sleep 2.2; [ $i = 4 ] && kill -9 $$; \
+                  echo step $i > state.rank_1.txt; sleep 0.8; done";
+    let log = run(&mut run_with(dir.path(), &["--", "sh", "-c", script]), 137).stderr;
+    let all = list(&dir.path().join("store"));
+    assert!(all.len() >= 2, "{all:?}");
+    for (nth, checkpoint) in all.iter().enumerate() {
+        let (back, id) = (dir.path().join(format!("back{nth}")), checkpoint["checkpoint"].as_str().expect("a name"));
+        let mut restart = mcr();
+        restart.args(["restart", "--copy", "--checkpoint", id, "--store"]).arg(dir.path().join("store"));
+        run(restart.arg("--to").arg(&back), 2 * i32::from(checkpoint["doubt"].is_string()));
+        let text = |rank: u32| std::fs::read_to_string(back.join(format!("state.rank_{rank}.txt"))).expect("restored");
+        let is_of_one_step = text(0) == text(1);
+        assert!(is_of_one_step || checkpoint["doubt"].is_string(), "{id}: {}", String::from_utf8_lossy(&log));
+    }
+}
