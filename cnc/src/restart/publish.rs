@@ -34,7 +34,7 @@ use crate::fingerprint::Fingerprint;
 use crate::layout::is_ours;
 use crate::layout::of_job::is_settings;
 use mcrengine::header::{FileHeader, FileKind};
-use mcrengine::ids::FilePath;
+use mcrengine::ids::{FilePath, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -126,7 +126,7 @@ pub fn publish_all(
     target.make()?;
     let to = target.path();
     target.make_directories(how.directories.keys())?;
-    let (files, not_made) = without_links_out(to, files);
+    let (files, not_made) = without_links_out(to, without_repeated(files));
     let (settings, files): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| {
         let is_same = || file.compared.is_some_and(|(_, is_same)| is_same);
         keeps_existing(to, &file.header.path) && !is_same()
@@ -200,6 +200,32 @@ fn with_links(mut aside: Vec<Aside>, links: impl IntoIterator<Item = FilePath>) 
     aside
 }
 
+/// Removes the files whose path a file of a lower rank has. Each node with a local disk may have a pointer file or a
+/// link of the same name, and the files of all nodes may be restored to one directory.
+fn without_repeated(files: Vec<VerifiedFile>) -> Vec<VerifiedFile> {
+    let first = first_of_each_path(files.iter().map(|file| &*file.header));
+    let (files, repeated): (Vec<_>, Vec<_>) =
+        files.into_iter().enumerate().partition(|(place, _)| first.contains(place));
+    if let Some((_, file)) = repeated.first() {
+        tracing::warn!(
+            path = %file.header.path, rank = file.header.rank.0, files = repeated.len(),
+            "another rank has a pointer file or a link of this name: that of the lowest rank is restored"
+        );
+    }
+    files.into_iter().map(|(_, file)| file).collect()
+}
+
+/// For each path, the place of the file to restore. If several ranks have a companion of the same path, this is the
+/// companion of the lowest rank. All other files have different paths.
+fn first_of_each_path<'a>(headers: impl Iterator<Item = &'a FileHeader>) -> BTreeSet<usize> {
+    let mut first: BTreeMap<&FilePath, (bool, Rank, usize)> = BTreeMap::new();
+    for (place, header) in headers.enumerate() {
+        let this = (header.kind.is_companion(), header.rank, place);
+        first.entry(&header.path).and_modify(|other| *other = this.min(*other)).or_insert(this);
+    }
+    first.into_values().map(|(_, _, place)| place).collect()
+}
+
 /// Removes two kinds of links from the files to publish. The first kind leads to a directory elsewhere, through which
 /// the next restart would write. The second kind has the name of a directory, and cannot be created. So a link never
 /// makes the restore of a checkpoint fail.
@@ -255,7 +281,9 @@ pub fn preview(to: &Path, files: &[&FileHeader], how: &Publish) -> Result<Vec<As
     let link = |header: &FileHeader| link_above(to, &header.path).filter(|_| how.is_copy);
     let links: BTreeSet<FilePath> = files.iter().filter_map(|header| link(header)).collect();
     // A copy moves a link aside, so that no file exists below the name of the link.
-    let free = files.iter().filter(|header| link(header).is_none() && !keeps_existing(to, &header.path));
+    let first = first_of_each_path(files.iter().copied());
+    let free = files.iter().enumerate().filter(|(place, _)| first.contains(place)).map(|(_, header)| header);
+    let free = free.filter(|header| link(header).is_none() && !keeps_existing(to, &header.path));
     let wanted: Vec<Wanted<'_>> = free.map(|header| Wanted { header, compared: None }).collect();
     Ok(with_links(plan(to, &wanted, &search(to, &wanted, how)?.later)?.aside, links))
 }
@@ -420,7 +448,7 @@ mod tests {
     use super::*;
     use crate::capture::whole;
     use crate::restart::FileRestorer;
-    use mcrengine::ids::{Digest, Rank};
+    use mcrengine::ids::Digest;
 
     /// A verified file of a checkpoint that was written at this time.
     fn verified(to: &Path, path: &str, content: &str, modified_ns: i64) -> VerifiedFile {
@@ -475,6 +503,29 @@ mod tests {
         let drv = FilePath::new(&b"rpointer.drv"[..]).expect("valid");
         assert_eq!(aside, [Aside { path: drv, why: Why::Newer }], "the other pointer names the restored checkpoint");
         assert!(!to.path().join("rpointer.drv").exists() && to.path().join("rpointer.ice").exists());
+    }
+
+    #[test]
+    fn of_pointer_files_of_one_path_that_of_the_lowest_rank_is_restored() {
+        let to = tempfile::tempdir().expect("a directory");
+        let of_rank = |rank: u32, kind: FileKind| {
+            let mut file = verified(to.path(), "latest", &format!("of rank {rank}"), 1);
+            file.header = Arc::new(FileHeader { rank: Rank(rank), kind, ..(*file.header).clone() });
+            file
+        };
+        let files = [4, 2, 6].map(|rank| of_rank(rank, FileKind::Pointer));
+        let published = publish_all(&Target::new(to.path()), files.into(), &Publish::default()).expect("published").0;
+        assert_eq!((published.files.len(), published.aside.len()), (1, 0));
+        assert_eq!(std::fs::read(to.path().join("latest")).expect("there"), b"of rank 2");
+        let left = std::fs::read_dir(to.path()).expect("there").flatten().filter(|e| e.path().extension().is_some());
+        assert_eq!(left.count(), 0, "no temporary file is left");
+        let files = [(0, FileKind::Pointer), (3, FileKind::Regular)].map(|(rank, kind)| of_rank(rank, kind));
+        publish_all(&Target::new(to.path()), files.into(), &Publish::default()).expect("published");
+        assert_eq!(
+            std::fs::read(to.path().join("latest")).expect("there"),
+            b"of rank 3",
+            "a file of a rank comes first"
+        );
     }
 
     #[test]
