@@ -7,10 +7,13 @@
 //! | symbolic link elsewhere, such as `latest -> DD0018` | if it leads to the checkpoint | the same link |
 //! | directory | if it is empty, or has another mode than its parent | a directory with the same mode |
 //! | pointer file, such as `rpointer.ocn` | with the newest checkpoint at its time | the same file |
+//! | file with the name of a pointer file in the checkpoint's own directory | always | the same file |
 //! | file that the code needs for all checkpoints, such as PLUTO's `dbl.out` | always | the same file |
 //!
 //! If a symbolic link elsewhere leads to a file, the link is saved with the rank of this file. A pointer file is
-//! saved with the checkpoint that was the newest when the pointer file was written.
+//! saved with the checkpoint that was the newest when the pointer file was written. The pointer files of a directory
+//! are saved with the lowest rank that has files of the checkpoint in or below this directory. So each rank directory
+//! may have a pointer file, and each node with a local disk.
 //!
 //! The *own directory* of a checkpoint is the directory whose name is the checkpoint's label: `DD0018` for the file
 //! `DD0018/DD0018.cpu0003`. A link to another directory belongs to a checkpoint if all files in this directory belong
@@ -43,6 +46,8 @@ use std::sync::Arc;
 pub struct Companion {
     /// Path below the watched directory.
     pub path: FilePath,
+    /// The rank with which the companion is saved.
+    pub rank: Rank,
     /// Kind of the companion.
     pub kind: FileKind,
     /// Fingerprint at the time when the companion was read.
@@ -120,6 +125,16 @@ const TOO_MANY: &str = "a checkpoint has more than 16384 links and directories, 
 #[derive(Debug, Default)]
 pub struct Beside {
     directories: BTreeMap<PathBuf, Vec<Candidate>>,
+    /// The lowest rank with files of a checkpoint in or below a directory.
+    lowest: BTreeMap<(CheckpointId, PathBuf), Option<Rank>>,
+}
+
+impl Beside {
+    /// The lowest rank with files of the checkpoint in or below a directory, see [`lowest_rank`].
+    fn lowest_rank(&mut self, root: &Path, layout: &Layout, label: &CheckpointId, dir: &Path) -> Option<Rank> {
+        let lowest = self.lowest.entry((label.clone(), dir.to_owned()));
+        *lowest.or_insert_with(|| lowest_rank(root, layout, Some(label), dir))
+    }
 }
 
 /// A link or a file that may be a companion of a checkpoint in the same directory.
@@ -195,7 +210,8 @@ impl Versions {
 }
 
 /// Finds the companions of one checkpoint in the directory. `files` are the files of `rank`. For rank 0, finds all
-/// companions. For any other rank, finds only links to files of this rank, and directories with an unusual mode.
+/// companions. For any other rank, finds only links to files of this rank, directories with an unusual mode, and the
+/// pointer files in directories that have no files of a lower rank. If `files` are the files of all ranks, `rank` is 0.
 pub fn gather(
     root: &Path,
     layout: &Layout,
@@ -211,8 +227,8 @@ pub fn gather(
         for own in gathering.own.clone() {
             gathering.within(&own);
         }
-        gathering.beside(surroundings, beside);
     }
+    gathering.beside(surroundings, beside);
     gathering.links_elsewhere(surroundings.links);
     gathering.finish()
 }
@@ -223,8 +239,12 @@ struct Gathering<'a> {
     label: &'a CheckpointId,
     rank: Rank,
     files: BTreeSet<&'a FilePath>,
-    /// The checkpoint's own directories. The empty path is the root.
+    /// The checkpoint's own directories. The empty path is the root. Empty for all ranks other than rank 0.
     own: BTreeSet<PathBuf>,
+    /// The checkpoint's own directories that have files of this rank.
+    own_of_rank: BTreeSet<PathBuf>,
+    /// The lowest rank with files in or below each directory, among `files`. Computed when it is first needed.
+    lowest: OnceCell<BTreeMap<PathBuf, Rank>>,
     /// All directories above the checkpoint's files, up to the root.
     above: BTreeSet<PathBuf>,
     directories: BTreeMap<PathBuf, Metadata>,
@@ -244,6 +264,8 @@ impl<'a> Gathering<'a> {
             rank,
             files: files.iter().collect(),
             own: BTreeSet::new(),
+            own_of_rank: BTreeSet::new(),
+            lowest: OnceCell::new(),
             above: BTreeSet::new(),
             directories: BTreeMap::new(),
             filled: BTreeSet::new(),
@@ -257,12 +279,15 @@ impl<'a> Gathering<'a> {
     fn directories_above(&mut self) {
         let rank = self.rank;
         for path in &self.files {
-            self.own.extend(self.layout.own_directory(path).filter(|_| rank == Rank(0)));
+            self.own_of_rank.extend(self.layout.own_directory(path));
             self.above.extend(path.as_path().ancestors().skip(1).map(Path::to_owned));
         }
         // If own directories are nested, keep only the outermost directory.
-        let own = self.own.clone();
-        self.own.retain(|dir| !dir.ancestors().skip(1).any(|above| own.contains(above)));
+        let own = self.own_of_rank.clone();
+        self.own_of_rank.retain(|dir| !dir.ancestors().skip(1).any(|above| own.contains(above)));
+        if rank == Rank(0) {
+            self.own = self.own_of_rank.clone();
+        }
         for dir in self.above.iter().filter(|dir| !dir.as_os_str().is_empty()) {
             // Links are followed here, because directories behind links may be part of the checkpoint.
             if let Ok(stat) = std::fs::metadata(self.root.join(dir)) {
@@ -305,16 +330,18 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Takes links and pointer files from the directories that are above the files and outside of all own
-    /// directories.
+    /// Takes links and pointer files from the directories that are above the files. In an own directory, only files
+    /// with the names of pointer files are taken, because all links there were taken before. If the root is the own
+    /// directory, the layout has only one checkpoint, and the files in the root need not belong to it.
     fn beside(&mut self, surroundings: Surroundings<'_>, beside: &mut Beside) {
         let Surroundings { timeline, versions, .. } = surroundings;
-        let is_own = |dir: &PathBuf| dir.ancestors().any(|dir| self.own.contains(dir));
-        let outside: Vec<PathBuf> = self.above.iter().filter(|dir| !is_own(dir)).cloned().collect();
-        for dir in outside {
-            let (root, layout) = (self.root, self.layout);
+        let taken: Vec<PathBuf> = self.above.iter().filter(|dir| self.takes_beside(dir, beside)).cloned().collect();
+        for dir in taken {
+            let is_inside = dir.ancestors().any(|dir| self.own_of_rank.contains(dir));
+            let is_outside = dir.ancestors().all(|dir| dir.as_os_str().is_empty() || !self.own_of_rank.contains(dir));
             let earlier: Vec<&Candidate> = versions.of_directory(&dir).collect();
-            let now = beside.directories.entry(dir.clone()).or_insert_with_key(|dir| candidates(root, layout, dir));
+            let now =
+                beside.directories.entry(dir.clone()).or_insert_with_key(|dir| candidates(self.root, self.layout, dir));
             // For a pointer file whose content names no checkpoint, only the time says to which checkpoint it belongs.
             // The first content is taken that was written after the files of the checkpoint. If there is none, the last
             // content is taken. The value says whether the taken content was written after the files.
@@ -322,16 +349,24 @@ impl<'a> Gathering<'a> {
             let oldest_ns = OnceCell::new();
             for candidate in earlier.into_iter().chain(&*now) {
                 match candidate {
+                    Candidate::Pointer { is_named: true, .. } if is_inside => {}
+                    _ if !is_outside => continue,
+                    _ => {}
+                }
+                match candidate {
                     Candidate::Link { path, stat, text, end } => {
-                        if end.as_ref().is_some_and(|end| self.is_ours(end)) {
+                        // Without a lower rank in this directory, a link to the own directory is saved here, too.
+                        let leads_here = |end: &PathBuf| self.is_ours(end) || self.leads_to_own(end);
+                        if end.as_ref().is_some_and(leads_here) {
                             self.take_link(path, stat, text);
                         }
                     }
                     Candidate::Pointer { path, stat, content, words, is_named } => {
-                        let names_it = match self.is_pointer_here(path, stat, words, *is_named, timeline) {
-                            Some(names_it) => names_it,
-                            None => continue,
+                        let names_it = match is_inside && *is_named {
+                            true => Some(false),
+                            false => self.is_pointer_here(path, stat, words, *is_named, timeline),
                         };
+                        let Some(names_it) = names_it else { continue };
                         if !names_it && by_time.get(path) == Some(&true) {
                             continue;
                         }
@@ -352,12 +387,20 @@ impl<'a> Gathering<'a> {
         }
     }
 
+    /// Whether the pointer files in this directory are saved with the files of this rank, or of these ranks.
+    fn takes_beside(&self, dir: &Path, beside: &mut Beside) -> bool {
+        let (has_rank, is_rank_0) = (self.lowest().contains_key(dir), self.rank == Rank(0));
+        if is_rank_0 && (has_rank || !self.layout.has_ranks()) {
+            return true;
+        }
+        let lowest = beside.lowest_rank(self.root, self.layout, self.label, dir);
+        // The files of rank 0 in this directory may belong to no single rank.
+        lowest.is_none_or(|lowest| if is_rank_0 { lowest == Rank(0) } else { lowest >= self.rank })
+    }
+
     /// Adds the symbolic links outside of the own directories that lead to the checkpoint to the companions.
     fn links_elsewhere(&mut self, links: &BTreeSet<PathBuf>) {
-        let own: BTreeSet<PathBuf> = match self.rank {
-            Rank(0) => self.own.clone(),
-            _ => self.files.iter().filter_map(|path| self.layout.own_directory(path)).collect(),
-        };
+        let own = self.own_of_rank.clone();
         for path in links.iter().filter(|path| !own.iter().any(|own| path.starts_with(own))) {
             let is_found =
                 || FilePath::new(path.as_os_str().as_bytes()).is_ok_and(|path| self.found.contains_key(&path));
@@ -399,6 +442,11 @@ impl<'a> Gathering<'a> {
             rank.is_some_and(|rank| rank != Rank(0))
         };
         self.files.contains(&file) || (is_own() && !is_of_another_rank()) || self.holds_only_this(end)
+    }
+
+    /// Whether a path is an own directory with files of this rank.
+    fn leads_to_own(&self, end: &Path) -> bool {
+        !end.as_os_str().is_empty() && self.own_of_rank.contains(end)
     }
 
     /// Whether a directory has files of this checkpoint and no files of other checkpoints. An example is
@@ -532,7 +580,7 @@ impl<'a> Gathering<'a> {
         let below = beside.as_deref().or_else(|| Path::new(word).strip_prefix(self.root).ok());
         let placed =
             |path: &Path| Some(self.layout.place(&FilePath::new(path.as_os_str().as_bytes()).ok()?)?.checkpoint);
-        let of_own = |path: &Path| self.own.contains(path).then(|| self.label.clone());
+        let of_own = |path: &Path| self.own_of_rank.contains(path).then(|| self.label.clone());
         let label = || word.trim_end_matches('/').rsplit('/').next()?.parse().ok();
         below.and_then(|path| placed(path).or_else(|| of_own(path))).or_else(label)
     }
@@ -544,7 +592,32 @@ impl<'a> Gathering<'a> {
         }
         self.bytes += content.len();
         let (fingerprint, mode) = (Fingerprint::of(stat), stat.mode() & 0o7777);
-        self.found.insert(path.clone(), Companion { path, kind, fingerprint, mode, content: content.into() });
+        let rank = if kind == FileKind::Pointer { self.rank_of(&path) } else { self.rank };
+        self.found.insert(path.clone(), Companion { path, rank, kind, fingerprint, mode, content: content.into() });
+    }
+
+    /// The rank with which a pointer file is saved: the lowest rank with files in or below its directory.
+    fn rank_of(&self, pointer: &FilePath) -> Rank {
+        let dir = pointer.as_path().parent().unwrap_or(Path::new(""));
+        self.lowest().get(dir).copied().unwrap_or(self.rank)
+    }
+
+    /// For each directory: the lowest rank with files in or below it, among the files of this search. Files that belong
+    /// to no single rank do not count.
+    fn lowest(&self) -> &BTreeMap<PathBuf, Rank> {
+        self.lowest.get_or_init(|| {
+            let mut lowest: BTreeMap<PathBuf, Rank> = BTreeMap::new();
+            for path in &self.files {
+                let Some(rank) = self.layout.place(path).and_then(|placed| placed.rank) else { continue };
+                for dir in path.as_path().ancestors().skip(1) {
+                    match lowest.get_mut(dir) {
+                        Some(known) => *known = rank.min(*known),
+                        None => drop(lowest.insert(dir.to_owned(), rank)),
+                    }
+                }
+            }
+            lowest
+        })
     }
 
     fn lose(&mut self, path: &Path, why: &'static str) {
@@ -592,6 +665,35 @@ pub fn leave_out_pointers(listing: &mut Listing, root: &Path, layout: &Layout) {
     let short = listing.files.iter().zip(&listing.bytes).filter(may_be).take(READ_ENTRIES_MAX);
     let pointers: Vec<FilePath> = short.map(|(path, _)| path).filter(|path| is_pointer(path)).cloned().collect();
     pointers.iter().for_each(|path| listing.leave_out(path.as_path()));
+}
+
+/// The lowest rank with files in or below a directory, on the file system. If a label is given, only the files of this
+/// checkpoint count. Files that belong to no single rank do not count. `None` if there is no file of a rank.
+pub(crate) fn lowest_rank(root: &Path, layout: &Layout, label: Option<&CheckpointId>, dir: &Path) -> Option<Rank> {
+    let (mut lowest, mut open, mut entries) = (None::<Rank>, vec![dir.to_owned()], 0usize);
+    while let Some(dir) = open.pop() {
+        // A directory that was removed, or that cannot be read, has no files.
+        let Ok(listed) = std::fs::read_dir(root.join(&dir)) else { continue };
+        for entry in listed.flatten() {
+            entries += 1;
+            if entries > ENTRIES_OF_ONE_MAX || lowest == Some(Rank(0)) {
+                return lowest;
+            }
+            let (Ok(kind), name) = (entry.file_type(), entry.file_name()) else { continue };
+            let path = dir.join(&name);
+            if is_own_name(name.as_bytes()) {
+                continue;
+            } else if kind.is_dir() {
+                open.push(path);
+            } else if let Some(placed) =
+                FilePath::new(path.as_os_str().as_bytes()).ok().and_then(|path| layout.place(&path))
+            {
+                let rank = placed.rank.filter(|_| label.is_none_or(|label| placed.checkpoint == *label));
+                lowest = lowest.into_iter().chain(rank).min();
+            }
+        }
+    }
+    lowest
 }
 
 /// The links in a directory, and the files in this directory that may be pointer files.

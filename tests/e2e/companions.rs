@@ -623,3 +623,69 @@ fn a_run_that_writes_through_links_to_files_elsewhere_gives_5_and_a_run_that_onl
         assert_eq!(site.labels().len(), complete, "{script}: {log}");
     }
 }
+
+#[test]
+fn the_pointer_file_of_each_rank_directory_comes_back_from_run_and_from_save() {
+    let site = Site::new();
+    let script = "for s in 1 2 3; do for r in 1 0; do mkdir -p rank$r; echo $s > rank$r/step_$s.dat; \
+                  echo step_$s.dat > rank$r/latest; [ $s$r = 31 ] && kill -9 $$; done; sleep 2.2; done";
+    let mut run_it = mcr_run("rank{rank}/step_{checkpoint}.dat");
+    run_it.arg("--store").arg(site.dir.path().join("store")).arg("--watch").arg(site.run());
+    run_it.arg("--state").arg(site.dir.path().join("state"));
+    let log = run(run_it.args(["--", "sh", "-c", script]).current_dir(site.run()), 137);
+    let latest = |dir: &Path, rank: u32| fs::read_to_string(dir.join(format!("rank{rank}/latest"))).unwrap_or_default();
+    // Rank 1 wrote the pointer to a step that is not whole.
+    assert_eq!(latest(&site.run(), 1), "step_3.dat\n");
+    run(&mut site.restart(&site.run()), 0);
+    let log = String::from_utf8_lossy(&log.stderr).into_owned();
+    assert_eq!([0, 1].map(|rank| latest(&site.run(), rank)), ["step_2.dat\n", "step_2.dat\n"], "{log}");
+
+    let mut save = mcr();
+    save.args([
+        "save",
+        "--create",
+        "--job",
+        "saved",
+        "--layout",
+        "rank{rank}/step_{checkpoint}.dat",
+        "--group-size",
+        "1",
+    ]);
+    run(save.arg("--store").arg(site.dir.path().join("saved")).arg(site.run()), 0);
+    let mut restart = mcr();
+    restart.args(["restart", "--ranks", "1", "--store"]).arg(site.dir.path().join("saved"));
+    run(restart.arg("--to").arg(site.back()), 0);
+    assert_eq!([0, 1].map(|rank| latest(&site.back(), rank)), ["", "step_2.dat\n"], "only that of rank 1");
+}
+
+#[test]
+fn each_node_with_a_local_disk_saves_and_restores_its_own_pointer_file() {
+    let site = Site::new();
+    let (dir, store) = (site.dir.path(), site.dir.path().join("store"));
+    let (_aggregator, address) = Daemon::aggregator(dir, "anc", &store, "group-size = 2");
+    let disk = |node: u32| dir.join(format!("disk{node}"));
+    let mut agents = Vec::new();
+    for node in 0..2 {
+        fs::create_dir(disk(node)).expect("made");
+        let more = format!(
+            "group-size = 2\nranks = 4\nlayout = \"st{{checkpoint}}.r{{rank}}\"\nlocal-ranks = \"{}-{}\"",
+            2 * node,
+            2 * node + 1
+        );
+        agents.push(Daemon::agent(dir, &format!("n{node}"), &disk(node), std::slice::from_ref(&address), &more));
+    }
+    agents.iter().for_each(|agent| drop(agent.wait_for_log("session began")));
+    for node in 0..2 {
+        for rank in 2 * node..2 * node + 2 {
+            fs::write(disk(node).join(format!("st1.r{rank}")), format!("of rank {rank}\n").repeat(300))
+                .expect("written");
+        }
+        fs::write(disk(node).join("latest"), format!("node {node}: st1\n")).expect("written");
+    }
+    wait_complete(&store, "1");
+    for (ranks, text) in [("0-1", "node 0: st1\n"), ("2-3", "node 1: st1\n"), ("0-3", "node 0: st1\n")] {
+        let back = dir.join(format!("back{ranks}"));
+        run(site.restart(&back).args(["--ranks", ranks]), 0);
+        assert_eq!(fs::read_to_string(back.join("latest")).expect("it came back"), text, "ranks {ranks}");
+    }
+}

@@ -49,7 +49,7 @@ pub struct Checkpoint {
     pub ranks: u32,
     /// The files by rank, then by path, each with its length.
     pub files: Vec<(Rank, FilePath, u64)>,
-    /// Links, directories and pointer files that accompany the checkpoint, as files of rank 0.
+    /// Links, directories and pointer files that accompany the checkpoint.
     companions: Vec<Companion>,
 }
 
@@ -211,10 +211,11 @@ pub fn capture_ranks(
     }
     done.sort_by_key(|(nth, _)| *nth);
     let mut described: Vec<_> = done.into_iter().map(|(_, file)| (file.header, file.fingerprint, None)).collect();
-    if let Some(&rank) = renumbered.get(&0) {
-        let of_rank = |one: &Companion| (one.header(Rank(rank)), one.fingerprint(), Some(one.image()));
-        described.extend(checkpoint.companions.iter().map(of_rank));
-    }
+    let of_rank = |one: &Companion| {
+        let rank = Rank(*renumbered.get(&one.rank.0)?);
+        Some((one.header(rank), one.fingerprint(), Some(one.image())))
+    };
+    described.extend(checkpoint.companions.iter().filter_map(of_rank));
     described.sort_by(|(a, ..), (b, ..)| a.rank.cmp(&b.rank).then_with(|| a.path.cmp(&b.path)));
     mark_hard_links(described.iter_mut().map(|(header, fingerprint, _)| (header, *fingerprint)));
     let mut captured = Captured {

@@ -112,11 +112,11 @@ impl Capturer<'_> {
         }
     }
 
-    /// Adds the links, directories and pointer files that accompany a checkpoint to the files of rank 0, and puts all
-    /// files in the order of the flush: by rank, then by path.
+    /// Adds the links, directories and pointer files that accompany a checkpoint to the files of their ranks, and puts
+    /// all files in the order of the flush: by rank, then by path.
     fn with_companions(&self, label: &CheckpointId, mut files: Vec<KeptFile>) -> Vec<KeptFile> {
         for companion in self.companions.get(label).into_iter().flatten() {
-            let (header, fingerprint) = (companion.header(Rank(0)), companion.fingerprint());
+            let (header, fingerprint) = (companion.header(companion.rank), companion.fingerprint());
             // No memory is leased for the bytes of companions, because these bytes are few.
             let image = Some(KeptImage { image: companion.image(), leases: Vec::new() });
             files.push(KeptFile {

@@ -127,3 +127,87 @@ fn a_file_that_names_checkpoints_is_not_left_out_of_them() {
     let left: Vec<_> = listing.files.iter().map(ToString::to_string).collect();
     assert_eq!(left, ["DD0001/a", "DD0002/a", "notes", "other/newest"]);
 }
+
+/// A directory with these files, and the times at which their checkpoints began, 30 ms after each other.
+fn written(layout: &Layout, files: &[(&str, &str)]) -> (tempfile::TempDir, Timeline) {
+    let (root, mut timeline) = (tempfile::tempdir().expect("a directory"), Timeline::default());
+    for (name, text) in files {
+        let path = root.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("below the root")).expect("made");
+        std::fs::write(&path, text).expect("written");
+        if let Some(placed) = layout.place(&FilePath::new(name.as_bytes()).expect("valid")) {
+            timeline.add(&placed.checkpoint, Fingerprint::of(&std::fs::metadata(&path).expect("there")).written_ns());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(30));
+    }
+    (root, timeline)
+}
+
+/// The pointer files that are saved with these files of a rank, with their ranks.
+fn pointers(root: &Path, layout: &Layout, timeline: &Timeline, files: &[&str], rank: u32) -> Vec<(String, u32)> {
+    let files: Vec<FilePath> = files.iter().map(|file| FilePath::new(file.as_bytes()).expect("valid")).collect();
+    let label = layout.place(&files[0]).expect("of a checkpoint").checkpoint;
+    let (links, versions) = (BTreeSet::new(), Versions::default());
+    let surroundings = Surroundings { timeline, links: &links, versions: &versions };
+    let found = gather(root, layout, &label, &files, Rank(rank), surroundings, &mut Beside::default()).found;
+    let pointers = found.into_iter().filter(|one| one.kind == FileKind::Pointer);
+    pointers.map(|one| (one.path.to_string(), one.rank.0)).collect()
+}
+
+#[test]
+fn each_rank_directory_and_each_local_disk_has_a_pointer_file_that_is_saved() {
+    let layout = Layout::from_patterns(&["rank{rank}/step_{checkpoint}.dat"], 0).expect("valid");
+    let mut files = vec![("latest".to_owned(), "step_1.dat".to_owned())];
+    for (step, rank) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
+        files.push((format!("rank{rank}/step_{step}.dat"), "state".into()));
+        files.push((format!("rank{rank}/latest"), format!("step_{step}.dat")));
+    }
+    files.push(("latest".to_owned(), "rank0/step_2.dat".to_owned()));
+    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    let (root, timeline) = written(&layout, &files);
+    let of = |files: &[&str], rank| pointers(root.path(), &layout, &timeline, files, rank);
+    let (first, second) = ("rank0/step_2.dat", "rank1/step_2.dat");
+    assert_eq!(of(&[first], 0), [("latest".to_owned(), 0), ("rank0/latest".to_owned(), 0)]);
+    assert_eq!(of(&[second], 1), [("rank1/latest".to_owned(), 1)]);
+    assert_eq!(of(&["rank1/step_1.dat"], 1), [], "it names the other step");
+    let all = [("latest".to_owned(), 0), ("rank0/latest".to_owned(), 0), ("rank1/latest".to_owned(), 1)];
+    assert_eq!(of(&[first, second], 0), all, "all ranks at once");
+
+    let layout = Layout::from_patterns(&["st{checkpoint}.r{rank}"], 0).expect("valid");
+    let (node, timeline) = written(&layout, &[("st1.r2", "state"), ("st1.r3", "state"), ("latest", "of this node")]);
+    let of = |file: &str, rank| pointers(node.path(), &layout, &timeline, &[file], rank);
+    assert_eq!(of("st1.r2", 2), [("latest".to_owned(), 2)], "no lower rank has files on this disk");
+    assert_eq!(of("st1.r3", 3), []);
+    std::fs::write(node.path().join("st1.r0"), "state").expect("written");
+    assert_eq!(of("st1.r2", 2), [], "the agent of rank 0 saves it");
+
+    // A file that belongs to no single rank is saved with rank 0, also if it is in the directory of another rank.
+    let layout = Layout::from_patterns(&["r{rank}/s_{checkpoint}.dat", "**/s_{checkpoint}.json"], 0).expect("valid");
+    let files = [("r0/s_1.dat", "state"), ("r1/s_1.dat", "state"), ("r1/s_1.json", "state"), ("r1/latest", "s_1.dat")];
+    let (root, timeline) = written(&layout, &files);
+    let of = |files: &[&str], rank| pointers(root.path(), &layout, &timeline, files, rank);
+    assert_eq!(of(&["r0/s_1.dat", "r1/s_1.json"], 0), []);
+    assert_eq!(of(&["r1/s_1.dat"], 1), [("r1/latest".to_owned(), 1)]);
+    assert_eq!(of(&files.map(|(name, _)| name)[..3], 0), [("r1/latest".to_owned(), 1)]);
+}
+
+#[test]
+fn a_file_with_the_name_of_a_pointer_file_in_the_directory_of_a_checkpoint_is_saved_with_it() {
+    let layout = Layout::from_patterns(&["step{checkpoint}/state.{rank}"], 0).expect("valid");
+    let files = [
+        ("step1/state.0", "state"),
+        ("step2/checkpoint.json", "after step1"),
+        ("step2/notes", "step2"),
+        ("step2/state.0", "state"),
+    ];
+    let (root, timeline) = written(&layout, &files);
+    let found = pointers(root.path(), &layout, &timeline, &["step2/state.0"], 0);
+    assert_eq!(found, [("step2/checkpoint.json".to_owned(), 0)]);
+    // If the layout has only one checkpoint, the whole directory belongs to this checkpoint.
+    let names = ["notes.txt", "restart.txt", "state.r0", "state.r1", "latest"];
+    let (root, timeline) = written(&layout, &names.map(|name| (name, "run4")));
+    let listing = list(root.path(), &ScanLimits::default()).expect("listed");
+    let (layout, _) = Layout::guess_while_running(&listing, Path::new("/data/run5"), Some(2));
+    let found = pointers(root.path(), &layout, &timeline, &["state.r0"], 0);
+    assert_eq!(found, [("latest".to_owned(), 0), ("restart.txt".to_owned(), 0)], "also if written before the state");
+}

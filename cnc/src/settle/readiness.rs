@@ -9,6 +9,7 @@ use crate::timeline::Timeline;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank, shape_of};
 use mcrengine::turns::WrittenFile;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -83,9 +84,9 @@ pub struct Readiness {
     checkpoints: BTreeMap<CheckpointId, Gathered>,
     /// Files that a restart wrote and that the application has not changed since.
     restored: BTreeSet<FilePath>,
-    /// The application's pointer files and links, by the shapes of their paths. The shape of `rpointer.atm_0003` is
-    /// `rpointer.atm_#`.
-    pointers: BTreeMap<Vec<u8>, Pointer>,
+    /// The application's pointer files and links, by the ranks that wait for them and by the shapes of their paths. The
+    /// shape of `rpointer.atm_0003` is `rpointer.atm_#`.
+    pointers: BTreeMap<(Rank, Vec<u8>), Pointer>,
 }
 
 /// The end of the job's processes.
@@ -128,8 +129,8 @@ struct Written {
     last_ms: u64,
 }
 
-/// Maximum number of shapes of pointers. A pointer of another shape is not awaited.
-const POINTERS_MAX: usize = 256;
+/// Maximum number of shapes of pointers, for each rank that waits for them. Further pointers are not awaited.
+const POINTERS_MAX: usize = 4096;
 /// Number of times that a pointer may be missing. After this number of times, the pointer is not expected.
 const IN_VAIN_MAX: u32 = 3;
 /// Maximum wait for a pointer that is written repeatedly, in multiples of a checkpoint's quiet time.
@@ -202,10 +203,10 @@ struct Gathered {
     changed: BTreeSet<Rank>,
     /// The earliest last write to a settled file of the checkpoint, in nanoseconds since 1970.
     begun_ns: Option<i64>,
-    /// When the pointer files and the links of the checkpoint were written, by shape.
-    pointers: BTreeMap<Vec<u8>, Written>,
-    /// Whether a pointer was written after the report of rank 0.
-    pointer_was_late: bool,
+    /// When the pointer files and the links of the checkpoint were written, by the waiting rank and by shape.
+    pointers: BTreeMap<(Rank, Vec<u8>), Written>,
+    /// The ranks for which a pointer was written after the report of the rank.
+    late_pointers: BTreeSet<Rank>,
     rewrites: Rewrites,
 }
 
@@ -236,12 +237,13 @@ impl Readiness {
     }
 
     /// Records that a pointer file, or a link to a checkpoint, was written. The pointer counts for the checkpoint
-    /// with the newest event. Returns this checkpoint if its rank 0 was already reported.
-    pub fn pointer_written(&mut self, now_ms: u64, path: &Path) -> Option<CheckpointId> {
+    /// with the newest event. `rank` is the rank that waits for the pointer. Returns the checkpoint if this rank was
+    /// already reported.
+    pub fn pointer_written(&mut self, now_ms: u64, path: &Path, rank: Rank) -> Option<CheckpointId> {
         let newest = self.checkpoints.iter_mut().max_by_key(|(_, gathered)| gathered.last_event_ms);
         let (label, gathered) = newest?;
         let after_ms = now_ms.saturating_sub(gathered.last_event_ms);
-        let shape = shape_of(&path.to_string_lossy());
+        let shape = (rank, shape_of(&path.to_string_lossy()));
         if self.pointers.len() < POINTERS_MAX || self.pointers.contains_key(&shape) {
             let usual = self.pointers.entry(shape.clone()).or_default();
             if usual.in_vain < IN_VAIN_MAX && after_ms <= self.doubt_quiet_ms / 2 {
@@ -249,9 +251,8 @@ impl Readiness {
             }
             gathered.pointers.entry(shape).or_insert(Written { first_ms: now_ms, last_ms: now_ms }).last_ms = now_ms;
         }
-        if gathered.announced.contains_key(&Rank(0)) && !gathered.pointer_was_late {
-            gathered.pointer_was_late = true;
-            gathered.changed.insert(Rank(0));
+        if gathered.announced.contains_key(&rank) && gathered.late_pointers.insert(rank) {
+            gathered.changed.insert(rank);
             return Some(label.clone());
         }
         None
@@ -506,8 +507,8 @@ impl Readiness {
             }
         }
         self.usual.insert(ready.rank, usual);
-        let missing = self.pointers.iter_mut().filter(|(shape, _)| !gathered.pointers.contains_key(*shape));
-        for (_, pointer) in missing.filter(|_| ready.rank == Rank(0)) {
+        let of_rank = self.pointers.range_mut(pointers_of(ready.rank));
+        for (_, pointer) in of_rank.filter(|(shape, _)| !gathered.pointers.contains_key(*shape)) {
             if pointer.after_ms.take().is_some() {
                 pointer.in_vain += 1;
             }
@@ -528,6 +529,11 @@ impl Readiness {
     }
 }
 
+/// The keys of the pointers for which a rank waits.
+fn pointers_of(rank: Rank) -> Range<(Rank, Vec<u8>)> {
+    (rank, Vec::new())..(Rank(rank.0.saturating_add(1)), Vec::new())
+}
+
 fn digest_of(files: &[SettledFile], pointer_was_late: bool) -> Digest {
     let mut bytes = Vec::with_capacity(files.len() * 80);
     for SettledFile { path, fingerprint: print } in files {
@@ -544,9 +550,9 @@ fn digest_of(files: &[SettledFile], pointer_was_late: bool) -> Digest {
 }
 
 impl Gathered {
-    /// Whether a pointer was written after the report of this rank. Only rank 0 waits for pointers.
+    /// Whether a pointer for which this rank waits was written after the report of this rank.
     fn is_late(&self, rank: Rank) -> bool {
-        rank == Rank(0) && self.pointer_was_late
+        self.late_pointers.contains(&rank)
     }
 
     /// The time until which a rank waits for pointers. The rank waits until all written pointers are at rest. If a
@@ -555,18 +561,16 @@ impl Gathered {
     fn pointer_until_ms(
         &self,
         rank: Rank,
-        usual: &BTreeMap<Vec<u8>, Pointer>,
+        usual: &BTreeMap<(Rank, Vec<u8>), Pointer>,
         quiet_ms: u64,
         doubt_ms: u64,
     ) -> Option<u64> {
-        if rank != Rank(0) {
-            return None;
-        }
-        let missing = usual.iter().filter(|(shape, _)| !self.pointers.contains_key(*shape));
+        let missing = usual.range(pointers_of(rank)).filter(|(shape, _)| !self.pointers.contains_key(*shape));
         let longest_ms = missing.filter_map(|(_, pointer)| pointer.after_ms).max();
         let expected_ms = longest_ms.map(|after_ms| self.last_event_ms + (2 * after_ms + quiet_ms).min(doubt_ms));
-        let first_ms = self.pointers.values().map(|written| written.first_ms).max();
-        let last_ms = self.pointers.values().map(|written| written.last_ms).max();
+        let written = || self.pointers.range(pointers_of(rank)).map(|(_, written)| written);
+        let first_ms = written().map(|written| written.first_ms).max();
+        let last_ms = written().map(|written| written.last_ms).max();
         let at_rest_ms = first_ms.zip(last_ms).map(|(first_ms, last_ms)| {
             // A pointer that is written repeatedly delays the rank only for this time.
             let most_ms = (self.last_event_ms + POINTER_QUIET_TIMES * quiet_ms).max(first_ms + quiet_ms);
@@ -761,14 +765,14 @@ mod tests {
         };
         write(&mut r, 0, "a");
         assert_eq!(announce(&mut r, 500), [(0, 1, false)], "no pointer is expected yet");
-        r.pointer_written(1_500, Path::new("latest"));
+        r.pointer_written(1_500, Path::new("latest"), Rank(0));
         assert_eq!(announce(&mut r, 2_000), [(0, 1, true)], "the pointer was late, so the rank is reported again");
-        r.pointer_written(1_700, Path::new("latest"));
+        r.pointer_written(1_700, Path::new("latest"), Rank(0));
         assert_eq!(announce(&mut r, 3_000), [], "a second late pointer is not reported");
         write(&mut r, 10_000, "b");
         assert_eq!(r.due(10_500, 9), (vec![], Some(13_900)), "the rank waits for twice the usual delay");
         assert_eq!(r.waiting(10_600, 9)[0].why, Why::Quiet, "the rank has as many files as before");
-        r.pointer_written(11_000, Path::new("latest"));
+        r.pointer_written(11_000, Path::new("latest"), Rank(0));
         assert_eq!(r.due(11_000, 9), (vec![], Some(11_500)), "the rank waits until the pointer is at rest");
         assert_eq!(announce(&mut r, 11_500), [(0, 1, false)]);
         // From now on the application writes no pointer.
@@ -779,8 +783,28 @@ mod tests {
         assert_eq!(announce(&mut r, 30_500), [(0, 1, false)]);
         // A pointer that is written repeatedly delays the rank only for a limited time.
         write(&mut r, 40_000, "e");
-        (40_100..42_000).step_by(100).for_each(|at_ms| drop(r.pointer_written(at_ms, Path::new("latest"))));
+        (40_100..42_000).step_by(100).for_each(|at_ms| drop(r.pointer_written(at_ms, Path::new("latest"), Rank(0))));
         assert_eq!(announce(&mut r, 42_000), [(0, 1, false)]);
+    }
+
+    #[test]
+    fn a_rank_waits_for_its_own_pointer_and_not_for_those_of_other_ranks() {
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        for (at_ms, label) in [(0, "a"), (10_000, "b")] {
+            for rank in 1..=2 {
+                let file = path(&format!("{label}/{rank}"));
+                r.put(at_ms, &id(label), Some(Rank(rank)), &file, Some(print(1, at_ms as i64)));
+            }
+            if label == "a" {
+                assert_eq!(announce(&mut r, 500), [(1, 1, false), (2, 1, false)]);
+                let late = r.pointer_written(1_500, Path::new("rank2/latest"), Rank(2));
+                assert_eq!(late, Some(id("a")));
+                assert_eq!(announce(&mut r, 2_000), [(2, 1, true)]);
+            }
+        }
+        assert_eq!(announce(&mut r, 10_500), [(1, 1, false)]);
+        assert_eq!(r.pointer_written(11_500, Path::new("rank2/latest"), Rank(2)), None);
+        assert_eq!(announce(&mut r, 12_000), [(2, 1, false)]);
     }
 
     #[test]
@@ -790,7 +814,7 @@ mod tests {
             let file = path(&format!("{name}/0"));
             r.put(at_ms, &id(name), Some(Rank(0)), &file, Some(print(1, at_ms as i64)));
         };
-        let point = |r: &mut Readiness, at_ms, name: &str| r.pointer_written(at_ms, Path::new(name)).is_some();
+        let point = |r: &mut Readiness, at_ms, name: &str| r.pointer_written(at_ms, Path::new(name), Rank(0)).is_some();
         write(&mut r, 0, "a");
         assert_eq!(announce(&mut r, 500), [(0, 1, false)], "no pointer is expected yet");
         assert!(point(&mut r, 800, "rpointer.atm"));

@@ -2,11 +2,11 @@
 
 use super::kernel::Change;
 use super::{Core, WatchEvent};
-use crate::companions::{Beside, Companion, Surroundings, gather, is_pointer_name, resolve};
+use crate::companions::{Beside, Companion, Surroundings, gather, is_pointer_name, lowest_rank, resolve};
 use crate::layout::walk::Through;
 use crate::settle::{Hint, ReadyRank};
 use crate::timeline::Timeline;
-use mcrengine::ids::FilePath;
+use mcrengine::ids::{FilePath, Rank};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -18,11 +18,12 @@ const TOO_MANY_LINKS: &str = "more than 4096 symbolic links; the links above thi
 
 impl Core {
     /// The companions of a rank. Companions that cannot be saved are reported, but each reason is reported only once.
-    pub(super) fn companions(&mut self, ready: &ReadyRank, timeline: &Timeline) -> Vec<Companion> {
+    /// `beside` keeps what was read for other ranks at the same time.
+    pub(super) fn companions(&mut self, ready: &ReadyRank, timeline: &Timeline, beside: &mut Beside) -> Vec<Companion> {
         let files: Vec<FilePath> = ready.files.iter().map(|file| file.path.clone()).collect();
-        let (label, mut beside) = (&ready.checkpoint, Beside::default());
+        let label = &ready.checkpoint;
         let surroundings = Surroundings { timeline, links: &self.links, versions: &self.versions };
-        let gathered = gather(&self.root, &self.layout, label, &files, ready.rank, surroundings, &mut beside);
+        let gathered = gather(&self.root, &self.layout, label, &files, ready.rank, surroundings, beside);
         for lost in gathered.lost {
             if self.told_lost.insert(lost.why) {
                 self.tell(WatchEvent::Trouble(format!("{label}: {lost}")));
@@ -63,7 +64,8 @@ impl Core {
         if is_pointer {
             self.versions.note(&self.root, &self.layout, path);
         }
-        let late = if is_pointer { self.readiness.pointer_written(self.now_ms(), path) } else { None };
+        let rank = if is_pointer { self.rank_beside(path) } else { None };
+        let late = rank.and_then(|rank| self.readiness.pointer_written(self.now_ms(), path, rank));
         if let Some(label) = late.filter(|_| self.told_lost.insert(LATE)) {
             self.tell(WatchEvent::Trouble(format!(
                 "{}: written after {label} was announced, so that {label} may be stored without it, and without the \
@@ -82,6 +84,29 @@ impl Core {
         } else if !self.links.contains(path) && self.told_lost.insert(TOO_MANY_LINKS) {
             self.tell(WatchEvent::Trouble(format!("{}: {TOO_MANY_LINKS}", path.display())));
         }
+    }
+
+    /// The rank that waits for a pointer file or a link: the lowest rank with files in or below its directory. `None`
+    /// if another agent has the files of this rank.
+    fn rank_beside(&self, path: &Path) -> Option<Rank> {
+        let dir = path.parent().unwrap_or(Path::new(""));
+        let first = FilePath::new(dir.as_os_str().as_bytes()).ok();
+        let all = match &first {
+            Some(first) => self.files.range(first..),
+            None => self.files.range::<FilePath, _>(..),
+        };
+        let beside = all.take_while(|(path, _)| path.as_bytes().starts_with(dir.as_os_str().as_bytes()));
+        let mut lowest = None::<Rank>;
+        for (_, tracked) in beside.filter(|(path, _)| path.as_path().starts_with(dir)) {
+            lowest = lowest.into_iter().chain(tracked.placed.rank).min();
+            if lowest == Some(Rank(0)) {
+                break;
+            }
+        }
+        let rank = lowest.unwrap_or(Rank(0));
+        // If the agent does not watch all ranks, only the file system shows the files of other ranks.
+        let is_lowest = || lowest_rank(&self.root, &self.layout, None, dir).is_none_or(|lowest| lowest >= rank);
+        (rank == Rank(0) || is_lowest()).then_some(rank)
     }
 
     fn leads_to_checkpoint(&self, link: &Path) -> bool {

@@ -1,6 +1,7 @@
 //! Sends the results of the watcher: ranks that are ready, and files that are pending.
 
 use super::{BATCH, Core, NO_MARKER, PENDING_MAX, Pending, WatchEvent};
+use crate::companions::Beside;
 use crate::fingerprint::Fingerprint;
 use crate::layout::Placed;
 use crate::settle::{Hint, WaitingRank, Why};
@@ -117,6 +118,7 @@ impl Core {
         }
         let (ready, next_ms) = self.readiness.due(now_ms, BATCH);
         let mut changed = ready.len() == BATCH;
+        let mut beside = Beside::default();
         let timeline = if ready.is_empty() { Timeline::default() } else { self.readiness.timeline() };
         for mut ready in ready {
             // The kernel reports no event when an overwrite in place begins. Therefore each file is compared once
@@ -134,7 +136,7 @@ impl Core {
             let events = self.events.clone();
             match events.try_reserve() {
                 Ok(room) => {
-                    ready.companions = self.companions(&ready, &timeline);
+                    ready.companions = self.companions(&ready, &timeline, &mut beside);
                     ready.root.clone_from(&self.directory.apart);
                     self.directory.reported_ms = Some(now_ms);
                     self.readiness.announced(&ready);
