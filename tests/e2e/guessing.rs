@@ -335,3 +335,23 @@ fn a_second_run_in_another_directory_is_named_while_the_command_runs_and_at_its_
     let said = save_guessed(dir.path(), 1);
     assert!(said.contains(why), "{said}");
 }
+
+#[test]
+fn files_with_the_names_of_pointer_files_come_back_from_a_run_whose_names_have_no_steps() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = "for step in 1 2 3; do echo first $step > restart.txt; for rank in 0 1; do mkdir -p rank$rank; \
+                  echo $step $rank > rank$rank/restart; echo $step $rank > rank$rank/history; done; sleep 2.5; done";
+    let log = run_guessed(dir.path(), TWO, script, 0);
+    assert!(log.contains("1 pointer file (such as restart.txt) saved with"), "{log}");
+    let back = dir.path().join("back");
+    run(mcr().args(["restart", "--store"]).arg(dir.path().join("store")).arg("--to").arg(&back), 0);
+    let text = |name: &str| std::fs::read_to_string(back.join(name)).unwrap_or_default();
+    for rank in 0..2 {
+        let expected = format!("3 {rank}\n");
+        assert_eq!(
+            (text(&format!("rank{rank}/restart")), text(&format!("rank{rank}/history"))),
+            (expected.clone(), expected)
+        );
+    }
+    assert_eq!(text("restart.txt"), "first 3\n", "{log}");
+}

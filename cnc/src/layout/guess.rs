@@ -124,7 +124,9 @@ fn guess_of(
     let guessed = preset.or_else(|| {
         let of_state: Vec<&FilePath> = paths.iter().copied().filter(|path| !beside::is_beside_states(path)).collect();
         let of_state = if of_state.is_empty() { &paths } else { &of_state };
-        from_numbers(of_state, &times, &label_of_directory(directory), ranks, rest)
+        let label = label_of_directory(directory);
+        let guess = |paths: &[&FilePath]| from_numbers(paths, &times, &label, ranks, rest);
+        beside::with_pointer_names(guess(of_state)?, of_state, &paths, guess)
     });
     let Some((layout, explanation)) = guessed else {
         let (layout, mut explanation) = all_one_checkpoint(label_of_directory(directory));
@@ -149,13 +151,7 @@ fn guess_of(
         all.into_iter().partition(|file| is_pointer(file) && layout.place(file.0).is_none());
     let paths: Vec<&FilePath> = all.iter().map(|(path, _)| *path).take(PATHS_MAX).collect();
     let (layout, mut explanation) = take_the_rest(layout, explanation, &paths, rest);
-    if let Some((first, _)) = pointers.first() {
-        let line = format!(
-            "{} (such as {first}) saved with the newest checkpoint of its time",
-            counted(pointers.len(), "pointer file")
-        );
-        explanation.lines.push(line);
-    }
+    explanation.lines.extend(beside::lines_of_pointers(&layout, &paths, pointers.iter().map(|(path, _)| *path)));
     weigh(layout, explanation, &all, directory, rest)
 }
 

@@ -3,12 +3,13 @@
 
 use super::each_rank::{Placed, numbers_of, of_each_rank};
 use super::words::is_picture;
-use super::{Times, steps};
+use super::{Explanation, Times, counted, steps};
 use crate::layout::of_job::{is_batch_output, is_settings};
 use crate::layout::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_restart_name, is_temporary, may_be_left};
 use crate::layout::{Layout, Listing, Within, is_of_a_store, is_ours};
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::BTreeSet;
+use std::path::Path;
 
 /// Minimum percentage of the files and of the bytes that must belong to the checkpoints of a guess. The other files
 /// may be logs and inputs, which lie next to nearly all checkpoints. Logs and inputs are rarely more than a quarter
@@ -123,6 +124,54 @@ pub(super) fn is_beside_states(path: &FilePath) -> bool {
     is_pointer_name(path.name()) || may_be_left(path.as_bytes())
 }
 
+/// If no number in the names distinguishes checkpoints, a file such as `rank0/restart` may be a part of the state,
+/// which each rank writes again and again. This function guesses again with the files that have the names of pointer
+/// files. The second guess is used if it has one checkpoint too, and places all files of the state as before.
+///
+/// `of_state`: the files of the first guess. `paths`: all files.
+pub(super) fn with_pointer_names(
+    first: (Layout, Explanation),
+    of_state: &[&FilePath],
+    paths: &[&FilePath],
+    guess: impl Fn(&[&FilePath]) -> Option<(Layout, Explanation)>,
+) -> Option<(Layout, Explanation)> {
+    let has_labels = |layout: &Layout, paths: &[&FilePath]| {
+        paths.iter().any(|path| layout.place_within(path).is_some_and(|(_, within)| within.label.is_some()))
+    };
+    if first.1.asks.is_some() || of_state.len() == paths.len() || has_labels(&first.0, of_state) {
+        return Some(first);
+    }
+    let all: Vec<&FilePath> = paths.iter().copied().filter(|path| !may_be_left(path.as_bytes())).collect();
+    let is_same = |layout: &Layout| of_state.iter().all(|path| layout.place(path) == first.0.place(path));
+    let second = guess(&all)
+        .filter(|(layout, explanation)| explanation.asks.is_none() && !has_labels(layout, &all) && is_same(layout));
+    Some(second.unwrap_or(first))
+}
+
+/// Says which files with the names of pointer files are saved with a checkpoint of the layout, and which are not.
+/// `paths`: the other files. Only pointer files in the directories above the files of checkpoints are saved.
+pub(super) fn lines_of_pointers<'a>(
+    layout: &Layout,
+    paths: &[&FilePath],
+    pointers: impl Iterator<Item = &'a FilePath>,
+) -> Vec<String> {
+    let (mut saved, mut left): (Vec<&FilePath>, Vec<&FilePath>) = (Vec::new(), pointers.collect());
+    if !left.is_empty() {
+        let placed = paths.iter().filter(|path| layout.place(path).is_some());
+        let above: BTreeSet<&Path> = placed.flat_map(|path| path.as_path().ancestors().skip(1)).collect();
+        let is_above = |path: &&FilePath| {
+            layout.place(path).is_some() || path.as_path().parent().is_some_and(|dir| above.contains(dir))
+        };
+        (saved, left) = left.into_iter().partition(is_above);
+    }
+    let line = |files: &[&FilePath], what: &str| {
+        let first = files.first()?;
+        Some(format!("{} (such as {first}) {what}", counted(files.len(), "pointer file")))
+    };
+    let saved = line(&saved, "saved with the newest checkpoint of its time");
+    saved.into_iter().chain(line(&left, "not saved, because the directory has no checkpoint")).collect()
+}
+
 /// The files of the application, without the files of mcrEngine and of the job, and without files that have temporary
 /// names. Each file has its length in bytes.
 pub(super) fn of_application(listing: &Listing) -> Vec<(&FilePath, u64)> {
@@ -130,4 +179,57 @@ pub(super) fn of_application(listing: &Listing) -> Vec<(&FilePath, u64)> {
     let is_applications = |path: &FilePath| !is_not.iter().any(|is| is(path.as_bytes()));
     let sized = listing.files.iter().zip(listing.bytes.iter().copied().chain(std::iter::repeat(0)));
     sized.filter(|(path, _)| is_applications(path)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Guesses with files of 6000 bytes that were begun at these seconds.
+    fn guess(files: &[(String, u64)]) -> (Layout, Vec<String>, Listing) {
+        let times = files.iter().map(|(name, second)| (name.as_str(), second * 1000, second * 1000));
+        let listing = Listing { bytes: vec![6000; files.len()], ..Listing::of_times(times) };
+        let (layout, explanation) = Layout::guess_while_running(&listing, Path::new("/data/run7"), Some(3));
+        assert_eq!(explanation.asks, None);
+        (layout, explanation.lines, listing)
+    }
+
+    fn has_pointers(lines: &[String]) -> bool {
+        lines.iter().any(|line| line.contains("pointer file"))
+    }
+
+    #[test]
+    fn a_file_of_each_rank_is_part_of_the_only_checkpoint_whatever_its_name() {
+        for (name, other) in [("restart", "history"), ("checkpoint", "mesh"), ("checkpoint.json", "model.bin")] {
+            let files = (0..3).flat_map(|rank| [name, other].map(|name| (format!("rank{rank}/{name}"), 10)));
+            let (layout, lines, listing) = guess(&files.collect::<Vec<_>>());
+            for path in &listing.files {
+                let rank = layout.place(path).expect("of the checkpoint").rank.expect("of a rank").0;
+                assert!(path.to_string().starts_with(&format!("rank{rank}/")), "{path} of rank {rank}");
+            }
+            assert!(!has_pointers(&lines), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_pointer_file_beside_steps_is_no_part_of_a_step_and_is_announced_only_if_it_is_saved() {
+        let steps = (1..=3).flat_map(|step| (0..3).map(move |rank| (format!("rank{rank}/step_{step}.dat"), 10 * step)));
+        let pointers = (0..3).map(|rank| (format!("rank{rank}/latest"), 30));
+        let steps: Vec<_> = steps.chain(pointers).collect();
+        let (layout, lines, listing) = guess(&steps);
+        let is_placed = |path: &&FilePath| layout.place(path).is_some();
+        assert_eq!(listing.files.iter().filter(is_placed).count(), 9);
+        assert!(
+            lines.contains(
+                &"3 pointer files (such as rank0/latest) saved with the newest checkpoint of its time".into()
+            )
+        );
+        let elsewhere: Vec<_> = steps.into_iter().chain([("notes/latest".to_owned(), 30)]).collect();
+        let (_, lines, _) = guess(&elsewhere);
+        let left = "1 pointer file (such as notes/latest) not saved, because the directory has no checkpoint";
+        assert!(
+            lines.iter().any(|line| line.starts_with("3 pointer files")) && lines.contains(&left.into()),
+            "{lines:?}"
+        );
+    }
 }
