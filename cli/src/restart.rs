@@ -314,7 +314,7 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
             passed_over,
             moved_aside: restored.moved_aside,
         };
-        if let Err(error) = print_restored(&report, &args, started) {
+        if let Err(error) = print_restored(&report, state.doubt.as_deref(), &args, started) {
             tell(format!(
                 "the files of {} ARE restored, to {}; only this result is not printed",
                 state.id,
@@ -702,7 +702,7 @@ fn note_damage(store: &dyn Store, job: &JobId, id: &CheckpointId, error: &anyhow
     }
 }
 
-fn print_restored(report: &Report, args: &RestartArgs, started: Instant) -> anyhow::Result<()> {
+fn print_restored(report: &Report, doubt: Option<&str>, args: &RestartArgs, started: Instant) -> anyhow::Result<()> {
     if args.json {
         return print_json(report);
     }
@@ -721,8 +721,8 @@ fn print_restored(report: &Report, args: &RestartArgs, started: Instant) -> anyh
     if report.outcome == "bad" {
         print(&format!("{checkpoint} is marked as BAD; it was restored because --checkpoint names it\n"))?;
     }
-    if report.outcome == "doubtful" {
-        print(&format!("{checkpoint} is DOUBTFUL: its files may not all be of one step\n"))?;
+    if let ("doubtful", Some(doubt)) = (report.outcome, doubt) {
+        print(&format!("{checkpoint} is DOUBTFUL: {doubt}\n"))?;
     }
     if let (Some(wanted), true) = (&report.wanted, report.outcome == "older") {
         let reason = report.passed_over.iter().find(|passed_over| passed_over.checkpoint == *wanted);
