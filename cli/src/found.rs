@@ -5,6 +5,7 @@ use crate::args::LayoutArgs;
 use crate::common::{is_layout_said, layout_of};
 use crate::output::{counted, name_of, note, tell};
 use anyhow::bail;
+use lacking::Contents;
 use mcr_cnc::companions::{Beside, Companion, Surroundings, Versions, gather};
 use mcr_cnc::layout::pointers::{is_temporary, may_be_left};
 use mcr_cnc::layout::{Labelled, Layout, Linked, Listing, Scan, ScanLimits, linked, list, mixed, sort};
@@ -14,6 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+mod lacking;
 
 /// The checkpoints and the other paths below a directory.
 pub struct Found {
@@ -134,6 +137,7 @@ pub fn find_checkpoints(
     let real = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let searched: Vec<PathBuf> = listing.through.iter().map(|(_, real)| real.clone()).chain([real]).collect();
     let linked = linked(&listing, &layout, dir);
+    let contents = Contents::of(&listing, &layout);
     let scan = sort(listing, &layout);
 
     let companions = companions_of(dir, &layout, &scan);
@@ -208,6 +212,9 @@ pub fn find_checkpoints(
     }
     let not_whole = not_whole.or_else(|| fewer_files(dir, &checkpoints, newest.as_ref().map(|(newest, _)| newest)));
     if let (None, Some((label, why))) = (&not_whole, fewer_than_always(&checkpoints)) {
+        doubts.entry(label).or_insert(Doubt::of_files(why));
+    }
+    for (label, why) in contents.lacking(&checkpoints) {
         doubts.entry(label).or_insert(Doubt::of_files(why));
     }
     let (newest_age, has_ranks) = (newest.map(|(_, age)| age), layout.has_ranks());

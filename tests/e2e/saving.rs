@@ -9,6 +9,8 @@ use std::process::{Command, Output};
 use std::time::Duration;
 use tempfile::TempDir;
 
+mod doubts;
+
 /// A directory of files, and a store.
 struct Site {
     dir: TempDir,

@@ -1,0 +1,95 @@
+//! Tests which checkpoints `mcr save` saves as doubtful, because their files differ from the files of the other steps.
+
+use super::*;
+
+impl Site {
+    /// Writes a file `seconds` after the beginning of the run, which began ten hours ago.
+    fn write_at(&self, seconds: f64, name: &str, bytes: usize) {
+        self.write(name, &vec![7; bytes]);
+        let began = std::time::SystemTime::now() - Duration::from_secs(36_000);
+        let file = std::fs::File::options().write(true).open(self.data().join(name)).expect("opened");
+        file.set_modified(began + Duration::from_secs_f64(seconds)).expect("set");
+    }
+
+    /// Saves the directory. The newest checkpoint must become doubtful with this reason, and a restart must restore an
+    /// older checkpoint.
+    fn is_doubtful(&self, label: &str, why: &str) {
+        let (_, err) = self.save(&[], 0);
+        assert!(err.contains(&format!("{label} is doubtful: ")) && err.contains(why), "{why}: {err}");
+        let restart = |more: &[&str]| {
+            let to = self.dir.path().join("to");
+            let _ = std::fs::remove_dir_all(&to);
+            let mut command = mcr();
+            command.args(["restart", "--copy", "--store"]).arg(self.store()).arg("--to").arg(&to).args(more);
+            said(&run(&mut command, 2)).0
+        };
+        let out = restart(&[]);
+        assert!(last_line(&out).contains(&format!("this is OLDER than {label}")), "{out}");
+        let out = restart(&["--checkpoint", label]);
+        let last = last_line(&out);
+        assert!(last.starts_with(&format!("{label} is DOUBTFUL: ")) && last.contains(why), "{out}");
+    }
+
+    /// Saves the directory without a doubt.
+    fn is_certain(&self, more: &[&str]) {
+        let (out, err) = self.save(more, 0);
+        assert!(!err.contains("doubtful"), "{out}{err}");
+        assert!(!self.back().is_empty());
+    }
+}
+
+/// Three steps of four ranks, with 3000 bytes in each file. `bytes` are the lengths of the files of the last step.
+fn three_steps(bytes: [usize; 4]) -> Site {
+    let site = Site::new();
+    for step in 1..=3 {
+        for (rank, bytes) in bytes.into_iter().enumerate() {
+            let seconds = f64::from(step) * 60.0 + rank as f64 * 0.05;
+            site.write_at(seconds, &format!("ckpt_{step}00/r{rank}.dat"), if step < 3 { 3000 } else { bytes });
+        }
+    }
+    site
+}
+
+#[test]
+fn a_newest_step_with_empty_or_cut_files_is_doubtful_at_any_age() {
+    three_steps([3000, 3000, 0, 0]).is_doubtful("ckpt_300", "ckpt_300/r2.dat is empty, and ckpt_200/r2.dat has 3000");
+    three_steps([3000, 3000, 100, 100]).is_doubtful("ckpt_300", "ckpt_300/r2.dat has 100 bytes, and the same file");
+    three_steps([0; 4]).is_doubtful("ckpt_300", "all of its files are empty");
+    three_steps([3000; 4]).is_certain(&[]);
+}
+
+#[test]
+fn a_kind_of_file_that_each_earlier_step_has_is_missed_although_one_step_has_a_file_more() {
+    let site = Site::new();
+    for step in 0..5 {
+        let seconds = f64::from(step) * 60.0;
+        (0..4).for_each(|rank| site.write_at(seconds, &format!("DD000{step}/data000{step}.cpu000{rank}"), 3000));
+        let more = ["", ".boundary", ".hierarchy", ".initial"].into_iter().take(if step == 0 { 4 } else { 3 });
+        let more = more.filter(|end| step < 4 || *end != ".hierarchy");
+        more.for_each(|end| site.write_at(seconds + 1.0, &format!("DD000{step}/data000{step}{end}"), 900));
+    }
+    site.is_doubtful("DD0004", "it has no file like DD0003/data0003.hierarchy");
+
+    let site = Site::new();
+    for step in 1..=5 {
+        let files = ["model.pt", "optimizer.pt", "rng.pt", "config.json"];
+        let count = [0, 4, 3, 3, 3, 1][step];
+        let names = files.into_iter().take(count).map(|file| format!("checkpoint-{step}00/{file}"));
+        names.for_each(|name| site.write_at(step as f64 * 60.0, &name, 3000));
+    }
+    site.is_doubtful("checkpoint-500", "it has no file like checkpoint-400/");
+}
+
+#[test]
+fn numbers_and_lengths_of_files_that_differ_from_step_to_step_make_no_doubt() {
+    let site = Site::new();
+    for (step, grids) in [3u32, 6, 5, 4, 2].into_iter().enumerate() {
+        let write = |name: String, bytes| site.write_at(step as f64 * 60.0, &format!("chk000{step}0/{name}"), bytes);
+        for grid in 0..grids {
+            write(format!("Level_{}/Cell_D_0000{grid}", grid / 3), (900 + 100 * grid + 7 * grids) as usize);
+        }
+        (0..3).for_each(|level| write(format!("Level_{level}/Cell_H"), 200 + step));
+        write("Header".to_owned(), 700);
+    }
+    site.is_certain(&["--layout", "directories"]);
+}
