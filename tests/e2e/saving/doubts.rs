@@ -93,3 +93,45 @@ fn numbers_and_lengths_of_files_that_differ_from_step_to_step_make_no_doubt() {
     }
     site.is_certain(&["--layout", "directories"]);
 }
+
+/// Three steps of eight ranks. The files of half of the ranks of the last step are written `late` seconds later.
+fn two_halves(late: f64) -> Site {
+    let site = Site::new();
+    for step in 1..=3 {
+        for rank in 0..8 {
+            let late = if step == 3 && rank < 4 { late } else { 0.0 };
+            let seconds = f64::from(step) * 60.0 + f64::from(rank) * 0.05;
+            site.write_at(seconds + late, &format!("ck_{step}00/r{rank}.dat"), 3000);
+        }
+    }
+    site
+}
+
+#[test]
+fn a_numbered_checkpoint_whose_ranks_wrote_hours_apart_is_doubtful_for_a_save_and_for_an_agent() {
+    let site = two_halves(12_000.0);
+    site.is_doubtful("ck_300", "the files are probably of two runs");
+    two_halves(20.0).is_certain(&[]);
+
+    let (store, watch) = (site.dir.path().join("store2"), site.data());
+    let (_aggregator, address) = Daemon::aggregator(site.dir.path(), "anc", &store, "");
+    let more = "ranks = 8\nlayout = \"{checkpoint}/r{rank}.dat\"";
+    let _agent = Daemon::agent(site.dir.path(), "n1", &watch, &[address], more);
+    for (id, is_doubtful) in [("ck_300", true), ("ck_200", false)] {
+        wait_complete(&store, id);
+        let state = list(&store).into_iter().find(|state| state["checkpoint"] == id).expect("listed");
+        assert_eq!(state["doubt"].is_string(), is_doubtful, "{state}");
+    }
+}
+
+#[test]
+fn a_step_that_regularly_takes_minutes_is_certain() {
+    let site = Site::new();
+    for step in 1..=3u32 {
+        for rank in 0..4u32 {
+            let seconds = f64::from(step * 1000 + rank * (40 + 30 * step));
+            site.write_at(seconds, &format!("ck_{step}00/r{rank}.dat"), 3000);
+        }
+    }
+    site.is_certain(&[]);
+}
