@@ -35,6 +35,8 @@ pub struct Found {
     pub newest_age: Option<Duration>,
     /// Whether file names contain the number of a rank.
     pub has_ranks: bool,
+    /// Files of checkpoints whose times do not show the step of the checkpoint, see [`not_of_step`].
+    pub not_of_step: BTreeSet<FilePath>,
     pub left_out: LeftOut,
 }
 
@@ -137,6 +139,7 @@ pub fn find_checkpoints(
     let real = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let searched: Vec<PathBuf> = listing.through.iter().map(|(_, real)| real.clone()).chain([real]).collect();
     let linked = linked(&listing, &layout, dir);
+    let not_of_step = not_of_step(&listing, &layout);
     let contents = Contents::of(&listing, &layout);
     let scan = sort(listing, &layout);
 
@@ -219,7 +222,7 @@ pub fn find_checkpoints(
     }
     let (newest_age, has_ranks) = (newest.map(|(_, age)| age), layout.has_ranks());
     let not_whole = not_whole.into_iter().chain(without_links(linked)).collect();
-    Ok(Found { checkpoints, companions, bytes, not_whole, doubts, newest_age, has_ranks, left_out })
+    Ok(Found { checkpoints, companions, bytes, not_whole, doubts, newest_age, has_ranks, not_of_step, left_out })
 }
 
 /// The checkpoints that lack files of ranks, because these files are links to files elsewhere.
@@ -283,6 +286,24 @@ fn fewer_than_always(checkpoints: &[Labelled]) -> Option<(CheckpointId, String)>
         );
         (last.clone(), why)
     })
+}
+
+/// Files that belong to no single rank, and that are logs or are in a directory without files of ranks. The application
+/// writes such files at other times than its checkpoints: parameter files before the first step, and logs in each step.
+fn not_of_step(listing: &Listing, layout: &Layout) -> BTreeSet<FilePath> {
+    if !layout.has_ranks() {
+        return BTreeSet::new();
+    }
+    let placed = || listing.files.iter().filter_map(|path| Some((path, layout.place(path)?)));
+    let of_ranks: BTreeSet<_> = placed()
+        .filter(|(_, at)| at.rank.is_some())
+        .map(|(path, at)| (at.checkpoint, path.as_path().parent()))
+        .collect();
+    let is_of_step = |path: &FilePath, checkpoint: CheckpointId| {
+        !may_be_left(path.as_bytes()) && of_ranks.contains(&(checkpoint, path.as_path().parent()))
+    };
+    let of_no_rank = placed().filter(|(_, at)| at.rank.is_none());
+    of_no_rank.filter(|(path, at)| !is_of_step(path, at.checkpoint.clone())).map(|(path, _)| path.clone()).collect()
 }
 
 /// The checkpoint with the newest file, and the age of this file. The age is 0 if the file's time is in the future.

@@ -21,7 +21,7 @@ use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId};
 use mcrengine::manifest::{self, Doubt, Place};
 use mcrengine::store::{Store, StoreError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -104,6 +104,8 @@ pub struct Committer<'a> {
     pub turns: Turns,
     /// Checkpoints of which it is uncertain whether their files are all files of one step, each with the reason.
     pub doubts: &'a BTreeMap<CheckpointId, Doubt>,
+    /// Files whose times do not show the step of their checkpoint.
+    pub not_of_step: &'a BTreeSet<FilePath>,
 }
 
 impl Committer<'_> {

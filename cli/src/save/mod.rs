@@ -137,6 +137,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         newest_saved: newest.map(|newest| (newest.checkpoint.clone(), newest.place())),
         turns: Turns::default(),
         doubts: &found.doubts,
+        not_of_step: &found.not_of_step,
     };
     let began = incarnation::newest_number(&store, &job)?;
     let mut report = save_all(&capturer, &committer, &found, &progress);
@@ -279,7 +280,8 @@ fn hand_out(
             let longer = of_checkpoint.clone().find(|kept| kept.file.is_longer)?;
             Some(Doubt::of_files(not_closed(&format!("({})", longer.file.header.path))))
         };
-        let doubt = doubt_of(&label, of_checkpoint.clone()).or_else(|| committer.doubts.get(&label).cloned());
+        let of_step = of_checkpoint.clone().filter(|kept| !committer.not_of_step.contains(&kept.file.header.path));
+        let doubt = doubt_of(&label, of_step).or_else(|| committer.doubts.get(&label).cloned());
         let doubt = doubt.or_else(not_closed);
         let whole = Arc::new(Whole::new(of_checkpoint.map(|kept| (&kept.file.header.path, kept.file.fingerprint))));
         let (mut headers, mut contents): (Vec<Vec<_>>, Vec<Vec<_>>) = (vec![Vec::new(); groups], Vec::new());

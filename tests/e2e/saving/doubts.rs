@@ -135,3 +135,25 @@ fn a_step_that_regularly_takes_minutes_is_certain() {
     }
     site.is_certain(&[]);
 }
+
+#[test]
+fn logs_and_parameter_files_outside_of_the_directory_of_the_ranks_files_make_no_doubt() {
+    let restart_files = |late: f64| {
+        let site = Site::new();
+        for rank in 0..4 {
+            let late = if rank == 3 { late } else { 0.0 };
+            site.write_at(300.0 + f64::from(rank) * 0.05 + late, &format!("restartfiles/restart.{rank}"), 3000);
+        }
+        site.write_at(340.0, "energy.txt", 900);
+        site.write_at(0.0, "param.txt", 500);
+        site
+    };
+    restart_files(0.0).is_certain(&[]);
+    let (_, err) = restart_files(30.0).save(&[], 0);
+    assert!(err.contains("the ranks wrote their files 30.0 s apart"), "{err}");
+    // A file without rank in the directory of the ranks' files may be a part of the step.
+    let site = restart_files(0.0);
+    site.write_at(340.0, "restartfiles/restart.header", 900);
+    let (_, err) = site.save(&[], 0);
+    assert!(err.contains("s apart: it is uncertain whether the files are of one step"), "{err}");
+}
