@@ -355,3 +355,44 @@ fn files_with_the_names_of_pointer_files_come_back_from_a_run_whose_names_have_n
     }
     assert_eq!(text("restart.txt"), "first 3\n", "{log}");
 }
+
+/// The content of the file with this name. All files have the same length.
+fn content(name: &str) -> String {
+    format!("{name:>40}")
+}
+
+/// Writes files with these names, and saves them with `mcr save`. Returns the messages.
+fn save_names(dir: &Path, names: impl IntoIterator<Item = String>, status: i32) -> String {
+    for name in names {
+        let path = dir.join("out").join(&name);
+        std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+        std::fs::write(path, content(&name)).expect("written");
+    }
+    save_guessed(dir, status)
+}
+
+#[test]
+fn all_files_of_a_directory_with_the_name_of_a_step_come_back() {
+    for (form, numbers) in [
+        ("step_S/restart.#", [0, 32, 64, 96]),
+        ("ckpt_S/state.#.bin", [4711, 4713, 4718, 4720]),
+        ("DD00S/rst.#", [163, 12, 53, 16]),
+        ("step_S/state_#.dat", [0, 1, 2, 3]),
+    ] {
+        for steps in [&[10][..], &[10, 20, 30]] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let names = steps.iter().flat_map(|step| {
+                let form = form.replace('S', &step.to_string());
+                numbers.map(|number: u32| form.replace('#', &number.to_string()))
+            });
+            let said = save_names(dir.path(), names, 0);
+            let back = dir.path().join("back");
+            run(mcr().args(["restart", "--store"]).arg(dir.path().join("saved")).arg("--to").arg(&back), 0);
+            let newest = form.replace('S', &steps[steps.len() - 1].to_string());
+            for number in numbers {
+                let name = newest.replace('#', &number.to_string());
+                assert_eq!(std::fs::read_to_string(back.join(&name)).ok(), Some(content(&name)), "{said}");
+            }
+        }
+    }
+}

@@ -7,7 +7,7 @@
 //! show neither ranks nor checkpoints, all files form one checkpoint, and the explanation says so.
 //!
 //! Not every number that varies distinguishes checkpoints: `step1/rank0_var0` and `step1/rank0_var1` are parts of one
-//! checkpoint (see `steps`).
+//! checkpoint (see `steps`). A directory such as `step_100` is one checkpoint (see `directories`).
 //!
 //! A guess from names is used only if at least `MOST_PERCENT` of the files match it, and if files with the same label
 //! come from one run. Otherwise no file is dropped: either all files form one checkpoint, or the user is asked.
@@ -20,10 +20,11 @@ use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::time::SystemTime;
-use words::{CHECKPOINT_WORDS, PART_WORDS, RANK_WORDS};
+use words::{CHECKPOINT_WORDS, PART_WORDS, RANK_WORDS, is_of_kind};
 
 mod beside;
 mod dates;
+mod directories;
 mod each_rank;
 mod grids;
 mod runs;
@@ -233,7 +234,8 @@ fn fits(preset: &Layout, paths: &[&FilePath], one_rank: bool) -> Option<(Layout,
     let has_too_many = one_rank && most.len() > 1;
     // Enzo writes its dumps `DD` and `RD` independently of each other.
     let are_halves = preset.name() != "enzo" && steps::are_two_families(ranks.keys());
-    let is_other = is_minority || gap(most) || splits || has_too_many || are_halves;
+    let divides = directories::are_divided(preset, paths);
+    let is_other = is_minority || gap(most) || splits || has_too_many || are_halves || divides;
     if is_other || steps::are_of_ranks_or_parts(ranks.keys()) {
         return None;
     }
@@ -534,14 +536,24 @@ impl Template<'_> {
         &self.text[start..end]
     }
 
+    /// The letters before a slot, in lower case.
+    fn letters(&self, slot: usize) -> Vec<u8> {
+        self.lead(slot).iter().filter(|b| b.is_ascii_alphabetic()).map(u8::to_ascii_lowercase).collect()
+    }
+
+    /// Whether a number is the number of a checkpoint because of the word before it, and this word does not only name
+    /// a kind of file.
+    fn is_clear(&self, slot: usize) -> bool {
+        self.word(slot) == Word::Checkpoint && !is_of_kind(&self.letters(slot))
+    }
+
     fn word(&self, slot: usize) -> Word {
         if self.rows.iter().any(|row| is_date(row[slot])) {
             return Word::Checkpoint;
         }
-        let word: Vec<_> =
-            self.lead(slot).iter().filter(|b| b.is_ascii_alphabetic()).map(u8::to_ascii_lowercase).collect();
-        match &word[..] {
+        match &self.letters(slot)[..] {
             word if RANK_WORDS.contains(&word) => Word::Rank,
+            word if is_of_kind(word) && directories::is_below_step(self, slot) => Word::Neutral,
             word if CHECKPOINT_WORDS.contains(&word) && self.follows_checkpoint(slot) => Word::Neutral,
             word if CHECKPOINT_WORDS.contains(&word) => Word::Checkpoint,
             word if PART_WORDS.contains(&word) => Word::Part,

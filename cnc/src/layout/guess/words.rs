@@ -57,6 +57,24 @@ pub(super) const CHECKPOINT_WORDS: &[&[u8]] = &[
     b"epoch",
 ];
 
+/// Words of [`CHECKPOINT_WORDS`] that name a kind of file, and no step. The number after such a word may be the number
+/// of a rank, as in `step_100/state_3.dat`.
+const KIND_WORDS: &[&[u8]] =
+    &[b"dump", b"restart", b"rst", b"snapshot", b"snap", b"frame", b"state", b"save", b"output"];
+
+/// Words of [`CHECKPOINT_WORDS`] with which the name of a directory may mean something else than one checkpoint:
+/// `t2` may be a trial, and an epoch may have several checkpoints.
+const LOOSE_WORDS: &[&[u8]] = &[b"t", b"ts", b"cp", b"day", b"year", b"epoch"];
+
+pub(super) fn is_of_kind(word: &[u8]) -> bool {
+    KIND_WORDS.contains(&word)
+}
+
+/// Whether a directory with a number after this word is one checkpoint, such as `ckpt_10`.
+pub(super) fn is_of_step_directory(word: &[u8]) -> bool {
+    CHECKPOINT_WORDS.contains(&word) && !is_of_kind(word) && !LOOSE_WORDS.contains(&word)
+}
+
 /// Words before the number of a part of the state, such as a variable.
 pub(super) const PART_WORDS: &[&[u8]] = &[
     b"var",
