@@ -372,6 +372,21 @@ fn save_names(dir: &Path, names: impl IntoIterator<Item = String>, status: i32) 
 }
 
 #[test]
+fn numbers_of_ranks_before_the_step_or_in_a_grid_are_asked_about_and_nothing_is_saved() {
+    let two = |form: &'static str, x: u32, y: u32| {
+        let name = move |x: u32, y: u32| form.replace('X', &x.to_string()).replace('Y', &y.to_string());
+        (0..x).flat_map(move |x| (0..y).map(move |y| name(x, y)))
+    };
+    for (form, x, y) in [("state.000X.0000Y", 4, 1), ("dump.X.Y", 4, 3), ("u.10.pxX.pyY", 3, 2), ("rst_X_Y.bin", 3, 2)]
+    {
+        let dir = tempfile::tempdir().expect("a directory");
+        let said = save_names(dir.path(), two(form, x, y), 1);
+        assert!(said.contains("Say with --layout which number is the step"), "{form}: {said}");
+        assert!(!dir.path().join("saved/saved").exists(), "{form}");
+    }
+}
+
+#[test]
 fn all_files_of_a_directory_with_the_name_of_a_step_come_back() {
     for (form, numbers) in [
         ("step_S/restart.#", [0, 32, 64, 96]),

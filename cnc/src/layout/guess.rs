@@ -7,7 +7,8 @@
 //! show neither ranks nor checkpoints, all files form one checkpoint, and the explanation says so.
 //!
 //! Not every number that varies distinguishes checkpoints: `step1/rank0_var0` and `step1/rank0_var1` are parts of one
-//! checkpoint (see `steps`). A directory such as `step_100` is one checkpoint (see `directories`).
+//! checkpoint (see `steps`). A directory such as `step_100` is one checkpoint (see `directories`). Checkpoints that
+//! were begun in quick succession may be parts of one checkpoint (see `in_time`).
 //!
 //! A guess from names is used only if at least `MOST_PERCENT` of the files match it, and if files with the same label
 //! come from one run. Otherwise no file is dropped: either all files form one checkpoint, or the user is asked.
@@ -27,6 +28,7 @@ mod dates;
 mod directories;
 mod each_rank;
 mod grids;
+mod in_time;
 mod runs;
 mod steps;
 mod words;
@@ -139,8 +141,7 @@ fn guess_of(
     if explanation.asks.is_some() {
         return (layout, explanation);
     }
-    // All ranks create their files at about the same time, even if writing the files takes long.
-    if let Some(asks) = steps::may_be_ranks(&layout, &paths, &times.created) {
+    if let Some(asks) = in_time::asks(&layout, &paths, &times.created, ranks) {
         return (layout, Explanation { asks: Some(asks), may_be_ranks: true, certain: false, ..explanation });
     }
     if let Some(asks) = dates::in_one_checkpoint(&layout, &paths).or_else(|| runs::mixed(&layout, &paths)) {

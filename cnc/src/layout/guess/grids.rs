@@ -111,7 +111,7 @@ fn are_apart(template: &Template<'_>) -> bool {
 }
 
 /// A pattern in which the number of the step is the checkpoint, and all other numbers are `*`.
-fn pattern(template: &Template<'_>, step: usize) -> String {
+pub(super) fn pattern(template: &Template<'_>, step: usize) -> String {
     let (mut slot, mut out) = (0, Vec::new());
     for &byte in &template.text {
         match byte {

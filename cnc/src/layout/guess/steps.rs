@@ -12,10 +12,8 @@
 //!
 //! If these signs do not decide, the user is asked.
 
-use super::{RankSlot, SLOT, TEMPLATES_MAX, Template, Times, Word, number, show, templates_of, tokenize};
-use crate::layout::Layout;
-use crate::layout::pointers::may_be_left;
-use mcrengine::ids::{CheckpointId, FilePath};
+use super::{RankSlot, SLOT, TEMPLATES_MAX, Template, Word, number, show, tokenize};
+use mcrengine::ids::CheckpointId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::{Duration, SystemTime};
@@ -235,55 +233,6 @@ pub(super) fn rank_with_gaps(template: &Template<'_>) -> Option<String> {
     })
 }
 
-/// The question for the user if the checkpoints of a layout without ranks may be the ranks of one checkpoint. The
-/// checkpoints may be ranks if all checkpoints have the same files except for one number, this number counts from 0 or
-/// 1 without gaps, and all files were begun at nearly the same time. If each checkpoint has several files, a word such
-/// as `step` before the number shows that the checkpoints are no ranks: several files are often copied at once.
-pub(super) fn may_be_ranks(
-    layout: &Layout,
-    paths: &[&FilePath],
-    begun: &BTreeMap<&FilePath, SystemTime>,
-) -> Option<String> {
-    let mut labels: BTreeMap<CheckpointId, usize> = BTreeMap::new();
-    let mut placed_paths = Vec::new();
-    for path in paths.iter().filter(|path| !may_be_left(path.as_bytes())) {
-        let Some(placed) = layout.place(path) else { continue };
-        if placed.rank.is_some() {
-            return None;
-        }
-        *labels.entry(placed.checkpoint).or_default() += 1;
-        placed_paths.push(*path);
-    }
-    let times: Vec<SystemTime> = placed_paths.iter().filter_map(|path| begun.get(path).copied()).collect();
-    let templates = templates_of(&placed_paths, &Times::default());
-    let is_one_each = labels.values().all(|files| *files == 1);
-    if !is_one_each && (templates.iter().any(|template| template.rows.len() != labels.len()) || are_apart(&times)) {
-        return None;
-    }
-    templates.iter().find_map(|template| {
-        let of_template = template.rows.len();
-        let values = |slot: usize| template.rows.iter().map(|row| number(row[slot])).collect::<BTreeSet<_>>();
-        let mut varying = (0..template.slots()).filter(|slot| values(*slot).len() > 1);
-        let slot = varying.next()?;
-        let is_linked = |other: usize| template.linked(slot).contains(&other);
-        let is_only = varying.all(is_linked) && values(slot).len() == of_template && is_counted(&values(slot));
-        let is_step = !is_one_each && template.word(slot) == Word::Checkpoint;
-        let names: Vec<&FilePath> =
-            placed_paths.iter().copied().filter(|path| tokenize(path.as_bytes()).0 == template.text).collect();
-        let times: Vec<SystemTime> = names.iter().filter_map(|path| begun.get(path).copied()).collect();
-        (is_only && !is_step && !are_apart(&times)).then(|| {
-            format!(
-                "{} and {} other files differ only in a number, and writing all of them began within 1 s: they may be the \
-                 ranks of one checkpoint, or one checkpoint each. Say with --layout what the number is: for ranks \
-                 {{checkpoint}}_{{rank}}.h5 or a similar pattern, for checkpoints a pattern without {{rank}}, or \
-                 \"single\" for all files as one checkpoint",
-                names[0],
-                of_template - 1
-            )
-        })
-    })
-}
-
 /// Whether the first and the last of these times are at least [`SERIES_MIN`] apart.
 pub(super) fn are_apart(times: &[SystemTime]) -> bool {
     let apart = times.iter().max().zip(times.iter().min()).and_then(|(last, first)| last.duration_since(*first).ok());
@@ -380,7 +329,7 @@ pub(super) fn may_change(templates: &[Template<'_>], ranks: &[Option<RankSlot>],
 }
 
 /// Whether there are at least two values, and the values count from 0 or 1 without gaps.
-fn is_counted(values: &BTreeSet<u64>) -> bool {
+pub(super) fn is_counted(values: &BTreeSet<u64>) -> bool {
     let dense = values
         .first()
         .zip(values.last())

@@ -62,12 +62,20 @@ pub(super) const CHECKPOINT_WORDS: &[&[u8]] = &[
 const KIND_WORDS: &[&[u8]] =
     &[b"dump", b"restart", b"rst", b"snapshot", b"snap", b"frame", b"state", b"save", b"output"];
 
-/// Words of [`CHECKPOINT_WORDS`] with which the name of a directory may mean something else than one checkpoint:
+/// Words of [`CHECKPOINT_WORDS`] before the number of a time step.
+const TIME_WORDS: &[&[u8]] =
+    &[b"it", b"iter", b"iteration", b"step", b"ts", b"t", b"time", b"cycle", b"day", b"year", b"epoch"];
+
+/// Words of [`TIME_WORDS`] and `cp`, with which the name of a directory may mean something else than one checkpoint:
 /// `t2` may be a trial, and an epoch may have several checkpoints.
 const LOOSE_WORDS: &[&[u8]] = &[b"t", b"ts", b"cp", b"day", b"year", b"epoch"];
 
 pub(super) fn is_of_kind(word: &[u8]) -> bool {
     KIND_WORDS.contains(&word)
+}
+
+pub(super) fn is_of_time(word: &[u8]) -> bool {
+    TIME_WORDS.contains(&word)
 }
 
 /// Whether a directory with a number after this word is one checkpoint, such as `ckpt_10`.
