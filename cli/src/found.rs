@@ -3,12 +3,13 @@
 use crate::advice::Advised;
 use crate::args::LayoutArgs;
 use crate::common::{is_layout_said, layout_of};
+use crate::names::leave_out_copies;
 use crate::output::{counted, name_of, note, tell};
 use anyhow::bail;
 use lacking::Contents;
-use mcr_cnc::companions::{Beside, Companion, Surroundings, Versions, gather};
+use mcr_cnc::companions::{Beside, Companion, Surroundings, Versions, gather, leave_out_pointers};
 use mcr_cnc::layout::pointers::{is_temporary, may_be_left};
-use mcr_cnc::layout::{Labelled, Layout, Linked, Listing, Scan, ScanLimits, linked, list, mixed, sort};
+use mcr_cnc::layout::{Labelled, Layout, Linked, Listing, Scan, ScanLimits, Unplaced, linked, list, mixed, sort};
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use mcrengine::manifest::Doubt;
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,6 +137,8 @@ pub fn find_checkpoints(
     }
     let mixed = mixed(&listing, &layout).into_iter();
     let mut doubts: BTreeMap<_, _> = mixed.map(|(label, why)| (label, Doubt::of_step(why))).collect();
+    // As in `mcr run`, a file of each rank that a guessed layout leaves out may be a part of the state.
+    let left = if is_said { None } else { left_by_guess(&listing, &layout, dir) };
     let real = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let searched: Vec<PathBuf> = listing.through.iter().map(|(_, real)| real.clone()).chain([real]).collect();
     let linked = linked(&listing, &layout, dir);
@@ -220,9 +223,31 @@ pub fn find_checkpoints(
     for (label, why) in contents.lacking(&checkpoints) {
         doubts.entry(label).or_insert(Doubt::of_files(why));
     }
+    for (label, _) in &checkpoints {
+        if let Some(left) = left.as_ref().filter(|left| left.makes_doubtful(label)) {
+            doubts.entry(label.clone()).or_insert_with(|| Doubt::of_files(why_left(left)));
+        }
+    }
     let (newest_age, has_ranks) = (newest.map(|(_, age)| age), layout.has_ranks());
     let not_whole = not_whole.into_iter().chain(without_links(linked)).collect();
     Ok(Found { checkpoints, companions, bytes, not_whole, doubts, newest_age, has_ranks, not_of_step, left_out })
+}
+
+/// The files that belong to no checkpoint of a guessed layout.
+fn left_by_guess(listing: &Listing, layout: &Layout, dir: &Path) -> Option<Unplaced> {
+    let mut listing = listing.clone();
+    leave_out_pointers(&mut listing, dir, layout);
+    leave_out_copies(&mut listing, dir, layout);
+    layout.unplaced(&listing)
+}
+
+/// The reason for a doubt because of files that a guessed layout leaves out.
+fn why_left(left: &Unplaced) -> String {
+    format!(
+        "the layout was guessed from the file names, and {} of {} files (first: {}) belong to no checkpoint of this \
+         layout: it is uncertain whether the checkpoint has all files of its step. Give --layout",
+        left.files, left.of, left.first
+    )
 }
 
 /// The checkpoints that lack files of ranks, because these files are links to files elsewhere.

@@ -411,3 +411,19 @@ fn all_files_of_a_directory_with_the_name_of_a_step_come_back() {
         }
     }
 }
+
+#[test]
+fn a_newer_directory_without_the_number_of_a_step_makes_the_saved_checkpoints_doubtful() {
+    for last in ["final", "emergency"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let steps = ["step_0", "step_1", "step_2", last];
+        let names = steps.iter().flat_map(|step| (0..2).map(move |rank| format!("{step}/r{rank}.dat")));
+        let said = save_names(dir.path(), names, 4);
+        assert!(said.contains("step_2 is doubtful") && said.contains(&format!("first: {last}/r0.dat")), "{said}");
+        let back = dir.path().join("back");
+        let mut restart = mcr();
+        restart.args(["restart", "--store"]).arg(dir.path().join("saved")).arg("--to").arg(&back);
+        let told = run(&mut restart, 2);
+        assert!(back.join("step_2/r1.dat").exists(), "{}", String::from_utf8_lossy(&told.stderr));
+    }
+}
