@@ -409,7 +409,7 @@ fn a_step_that_the_application_writes_on_after_it_was_committed_and_deleted_is_d
         appended.and_then(|mut file| file.write_all(b"the second part of the step")).expect("written");
     }
     let second = wait_for("a second checkpoint", Duration::from_secs(30), || {
-        list(&store).into_iter().find(|checkpoint| checkpoint["checkpoint"] == "it_1~2")
+        list(&store).into_iter().find(|found| found["checkpoint"] == "it_1~2" && found["complete"] == true)
     });
     assert!(second["doubt"].as_str().is_some_and(|why| why.contains("delete-after-commit = false")), "{second}");
 }
