@@ -10,6 +10,7 @@ use crate::layout::{Layout, Listing, Within, is_of_a_store, is_ours};
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::SystemTime;
 
 /// Minimum percentage of the files and of the bytes that must belong to the checkpoints of a guess. The other files
 /// may be logs and inputs, which lie next to nearly all checkpoints. Logs and inputs are rarely more than a quarter
@@ -26,7 +27,8 @@ pub struct Unplaced {
     /// Number of all files.
     pub of: usize,
     /// Whether a part of a checkpoint may be among these files: they are more than a quarter of all files, or have
-    /// more than a quarter of all bytes, or one of them is named after a checkpoint, or each rank has such a file.
+    /// more than a quarter of all bytes, or one of them is named after a checkpoint or is a later state, or each rank
+    /// has such a file.
     pub are_many: bool,
     /// Bytes of these files.
     pub bytes: u64,
@@ -36,7 +38,8 @@ pub struct Unplaced {
     /// more than a quarter of all bytes, or one of them is named after a checkpoint, or each rank has such a file that
     /// belongs to no single checkpoint.
     pub makes_doubt: bool,
-    /// The numbers of the checkpoints of which each rank has such a file. These checkpoints are doubtful, too.
+    /// The numbers of the checkpoints of which each rank has such a file, and of the newest checkpoint if one of these
+    /// files is a later state. These checkpoints are doubtful, too.
     pub steps: BTreeSet<u64>,
     /// The first of these files whose name says that it is a restart file.
     pub restart: Option<FilePath>,
@@ -60,9 +63,11 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
     let bytes_of = |files: &mut dyn Iterator<Item = &(&FilePath, u64)>| files.map(|(_, size)| u128::from(*size)).sum();
     let shares: [(u128, u128); 2] =
         [(left.len() as u128, all.len() as u128), (bytes_of(&mut left.iter().copied()), bytes_of(&mut all.iter()))];
-    let mut placed = Placed::default();
+    let times = Times::of(listing);
+    let (mut placed, mut states) = (Placed::default(), States::default());
     for (path, _) in &all {
         if let Some(of_path) = layout.place(path) {
+            states.add(path, &of_path.checkpoint, &times);
             placed.labels.insert(of_path.checkpoint);
             placed.ranks.extend(of_path.rank);
         }
@@ -70,10 +75,11 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
             placed.ends.insert(path.as_bytes()[rank.end..].to_vec());
         }
     }
-    let times = Times::of(listing);
     let are_at_once = |files: &[&FilePath]| !has_pause(files, &times);
     let each_rank = of_each_rank(left.iter().map(|(path, _)| *path), &placed, are_at_once);
     let labels = placed.labels;
+    let last_state = left.iter().any(|(path, _)| states.is_last(path, &times));
+    let newest = states.newest.filter(|_| last_state).map(|(_, label)| label);
     let is_large = |(left, all): &(u128, u128)| left * 100 > all * (100 - MOST_PERCENT);
     let is_part = left.iter().any(|(path, _)| is_named_after(path, &labels));
     let restart = left.iter().find(|(path, _)| is_restart_name(path.as_bytes()));
@@ -85,13 +91,52 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
         first: FilePath::clone(first),
         files: left.len(),
         of: all.len(),
-        are_many: is_part || each_rank.are_there || shares.iter().any(is_large),
+        are_many: is_part || last_state || each_rank.are_there || shares.iter().any(is_large),
         bytes,
         of_bytes,
         makes_doubt: is_part || each_rank.are_of_all || shares.iter().all(is_large),
-        steps: each_rank.steps,
+        steps: each_rank.steps.into_iter().chain(newest.iter().flat_map(numbers_of)).collect(),
         restart: restart.map(|(path, _)| FilePath::clone(path)),
     })
+}
+
+/// Words in the name of the state that an application writes when it ends.
+const LAST_WORDS: [&[u8]; 5] = [b"final", b"last", b"end", b"emergency", b"interrupted"];
+
+/// The files of checkpoints, to recognize a later state with another name, as `state_final.npz` beside `state_400.npz`.
+#[derive(Default)]
+struct States {
+    /// The words in the names of the files.
+    words: BTreeSet<Vec<Vec<u8>>>,
+    /// When the newest file was written, and its checkpoint.
+    newest: Option<(SystemTime, CheckpointId)>,
+}
+
+impl States {
+    fn add(&mut self, path: &FilePath, label: &CheckpointId, times: &Times<'_>) {
+        self.words.insert(words_of(path.name()));
+        if let Some(at) = times.modified.get(path)
+            && self.newest.as_ref().is_none_or(|(newest, _)| at > newest)
+        {
+            self.newest = Some((*at, label.clone()));
+        }
+    }
+
+    /// Whether the file is a state that was written after all checkpoints.
+    fn is_last(&self, path: &FilePath, times: &Times<'_>) -> bool {
+        let is_later = self.newest.as_ref().zip(times.modified.get(path)).is_some_and(|((newest, _), at)| at > newest);
+        let is_last_word = |word: &Vec<u8>| LAST_WORDS.contains(&&word[..]);
+        let mut words = words_of(path.name());
+        let is_said = words_of(path.as_bytes()).iter().any(is_last_word);
+        words.retain(|word| !is_last_word(word));
+        is_later && is_said && self.words.contains(&words)
+    }
+}
+
+/// The runs of letters in a name, in lower case.
+fn words_of(name: &[u8]) -> Vec<Vec<u8>> {
+    let words = name.split(|byte| !byte.is_ascii_alphabetic()).filter(|word| !word.is_empty());
+    words.map(<[u8]>::to_ascii_lowercase).collect()
 }
 
 /// Whether there was a pause of at least [`steps::SERIES_MIN`] while these files were written. True if a time is
@@ -231,5 +276,27 @@ mod tests {
             lines.iter().any(|line| line.starts_with("3 pointer files")) && lines.contains(&left.into()),
             "{lines:?}"
         );
+    }
+
+    #[test]
+    fn a_state_of_another_name_that_was_written_after_all_checkpoints_makes_the_newest_checkpoint_doubtful() {
+        let steps = ["state_100.npz", "state_200.npz", "state_300.npz"];
+        let layout = Layout::from_patterns(&["{checkpoint:state_[0-9]+}.npz"], 0).expect("valid");
+        let unplaced_of = |name: &'static str, at_ms: u64| {
+            let files = steps.iter().zip(1..).map(|(step, nth)| (*step, nth * 60_000, nth * 60_000));
+            let listing = Listing::of_times(files.chain([(name, at_ms, at_ms)]));
+            unplaced(&layout, &listing).expect("one file is left out")
+        };
+        let newest = "state_300".parse().expect("valid");
+        for name in ["state_final.npz", "final/state.npz", "state-last.npz", "emergency/state.npz"] {
+            let later = unplaced_of(name, 200_000);
+            assert!(later.are_many && later.makes_doubtful(&newest), "{name}");
+            assert!(!later.makes_doubtful(&"state_200".parse().expect("valid")), "{name}");
+            let earlier = unplaced_of(name, 100_000);
+            assert!(!earlier.are_many && !earlier.makes_doubtful(&newest), "{name}");
+        }
+        for name in ["energy_final.npz", "state_mean.npz", "state_final.txt", "final.npz"] {
+            assert!(!unplaced_of(name, 200_000).are_many, "{name}");
+        }
     }
 }
