@@ -16,6 +16,9 @@ use std::time::{Duration, SystemTime};
 /// Layouts that are not the names of one code. The names of a code show its steps, also if the files were copied.
 const GENERAL: &[&str] = &["guessed", "lammps"];
 
+/// Minimum pause between the last file of a step and the first file of the next step, if the step has several files.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+
 /// Files of checkpoints whose names differ only in numbers.
 struct Family<'a> {
     template: Template<'a>,
@@ -146,7 +149,11 @@ impl<'a> Family<'a> {
         let [slot] = of_checkpoints[..] else { return None };
         let may_be = is_counted(&self.values(slot)) && !self.template.is_clear(slot);
         let is_known = ranks.is_some_and(|ranks| self.values(rank).len() == ranks as usize);
-        let is_said = is_known || self.template.word(rank) == Word::Rank;
+        // A checkpoint often has its own directory, and the numbers of a grid of processes are in one name.
+        let between = slot.min(rank)..slot.max(rank);
+        let position = |slot| self.template.position(slot);
+        let has_directory = self.template.text[position(between.start)..position(between.end)].contains(&b'/');
+        let is_said = is_known || has_directory || self.template.word(rank) == Word::Rank || self.have_pauses();
         (may_be && !is_said && self.are_checkpoints_quick()).then(|| {
             format!(
                 "the number # in {} would be the number of the checkpoint, but most of these {} checkpoints were \
@@ -157,6 +164,25 @@ impl<'a> Family<'a> {
                 self.values(slot).len()
             )
         })
+    }
+
+    /// Whether each checkpoint has several files, which were created at once, long before the files of the next
+    /// checkpoint. Then also short pauses are pauses between steps.
+    fn have_pauses(&self) -> bool {
+        let mut times: BTreeMap<&CheckpointId, Vec<SystemTime>> = BTreeMap::new();
+        for file in &self.files {
+            times.entry(&file.label).or_default().extend(file.created);
+        }
+        let mut times: Vec<Vec<SystemTime>> = times.into_values().collect();
+        times.iter_mut().for_each(|times| times.sort_unstable());
+        times.sort_unstable();
+        let lasts = |from: &Vec<SystemTime>| from.last()?.duration_since(*from.first()?).ok();
+        times.iter().all(|times| times.len() > 1)
+            && times.windows(2).all(|pair| {
+                let longest = pair.iter().filter_map(lasts).max().unwrap_or_default();
+                let pause = pair[1][0].duration_since(pair[0][pair[0].len() - 1]).unwrap_or_default();
+                pause >= PAUSE_MIN.max(longest * 10)
+            })
     }
 
     /// The question if the checkpoints were begun in quick succession, and if another number may be the step. The times
@@ -351,6 +377,13 @@ mod tests {
             let (layout, explanation) = guess(&steps);
             assert_eq!((explanation.asks, placed(&layout, &steps).len()), (None, 3), "{form}");
         }
+        let short = |form: &str, pause_ms: u64| -> Vec<(String, u64)> {
+            let all = files(form, &[1, 2, 3], &of_one(&[0, 1])).into_iter();
+            all.map(|(name, at_ms)| (name, at_ms / 60_000 * pause_ms + at_ms % 2)).collect()
+        };
+        assert_eq!(guess(&short("rst.S.X", 500)).1.asks, None, "a short pause after each step");
+        assert!(guess(&short("rst.S.X", 2)).1.asks.is_some());
+        assert_eq!(guess(&short("cS/f_X.bin", 2)).1.asks, None, "each step has its directory");
         // The word `step` is clear, also if the files were copied at once.
         let copied: Vec<_> =
             files("step_S.X", &[0, 1, 2], &of_one(&[0, 1])).into_iter().map(|(name, _)| (name, 0)).collect();
