@@ -7,11 +7,13 @@
 //! write. Restored files are compared with the original files, byte for byte in the first round.
 //!
 //! Command: `cargo bench -p mcr-cli --bench size -- --mib 1024 --ranks 64`. MCR_BENCH_REPETITIONS sets the
-//! repetitions (default 3). `--generate DIR` only writes the synthetic checkpoint.
+//! repetitions (default 3). `--generate DIR` only writes the synthetic checkpoint. `--threads 1,2,4,8,16` instead
+//! measures how the time of mcr falls with the number of threads (`threads.rs`).
 
 mod generate;
 mod methods;
 mod scaled;
+mod threads;
 
 use clap::Parser;
 use generate::Spec;
@@ -39,6 +41,12 @@ struct Options {
     /// Only write the synthetic checkpoint below this directory
     #[arg(long, value_name = "DIR")]
     generate: Option<PathBuf>,
+    /// Measure mcr with these numbers of threads
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    threads: Vec<u32>,
+    /// Memory budget with --threads, in MiB [default: mcr's own default]
+    #[arg(long, value_name = "MIB", requires = "threads")]
+    budget_mib: Option<u32>,
     /// The set of the corpus whose newest checkpoint is copied
     #[arg(long, default_value = "enzo-cosmology")]
     set: String,
@@ -85,6 +93,9 @@ fn main() {
     let dir = work.path().join("generated");
     std::fs::create_dir(&dir).expect("made");
     generate::write(&spec, 1, &dir).expect("written");
+    if !options.threads.is_empty() {
+        return threads::compare(&dir, options.ranks, &options.threads, options.budget_mib);
+    }
     compare("synthetic", &dir, options.ranks, &options.method);
     remove(&dir);
 

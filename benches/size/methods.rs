@@ -90,7 +90,10 @@ impl Method {
                 command.args(["--ranks", &ranks.to_string(), "--store"]).arg(to).arg(dir);
                 run(command)
             }
-            Kind::Daemons(profile) => run_daemons(profile, dir, to, ranks),
+            Kind::Daemons(profile) => {
+                let daemons = Daemons { profile, threads: 0, budget_mib: None };
+                run_daemons(&daemons, dir, to, ranks, |_| {})
+            }
             Kind::Shell { save, .. } => run(bash(save, dir, to)),
         }
     }
@@ -118,18 +121,30 @@ impl Method {
     }
 }
 
-const LAYOUT: &str = "{checkpoint}.rank_{rank}.h5";
+pub const LAYOUT: &str = "{checkpoint}.rank_{rank}.h5";
+
+/// The settings of the daemons.
+pub struct Daemons {
+    pub profile: &'static str,
+    /// Number of threads of the aggregator; 0: one for each core.
+    pub threads: u32,
+    /// Memory budget of the aggregator. `None`: the default.
+    pub budget_mib: Option<u32>,
+}
 
 /// Runs an aggregator and an agent until the checkpoint is complete in the store. Returns the time from the start of
-/// the agent.
-fn run_daemons(profile: &str, dir: &Path, store: &Path, ranks: u32) -> Measured {
+/// the agent. `watch` is called every 5 ms with the process id of the aggregator.
+pub fn run_daemons(of: &Daemons, dir: &Path, store: &Path, ranks: u32, mut watch: impl FnMut(u32)) -> Measured {
     let work = tempfile::tempdir_in(store.parent().expect("has one")).expect("a directory");
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
     let config = work.path().join("mcr.toml");
     let text = format!(
-        "[anc]\nstore = {store:?}\ncreate = true\nlisten = \"127.0.0.1:{port}\"\nprofile = {profile:?}\n\
-         [cnc]\njob = \"bench\"\nwatch = {dir:?}\nstate-file = {:?}\naggregators = [\"127.0.0.1:{port}\"]\n\
-         layout = {LAYOUT:?}\nranks = {ranks}\n",
+        "[anc]\nstore = {store:?}\ncreate = true\nlisten = \"127.0.0.1:{port}\"\nprofile = {:?}\n\
+         threads = {}\n{}[cnc]\njob = \"bench\"\nwatch = {dir:?}\nstate-file = {:?}\n\
+         aggregators = [\"127.0.0.1:{port}\"]\nlayout = {LAYOUT:?}\nranks = {ranks}\n",
+        of.profile,
+        of.threads,
+        of.budget_mib.map_or(String::new(), |mib| format!("budget-mib = {mib}\n")),
         work.path().join("state")
     );
     std::fs::write(&config, text).expect("written");
@@ -142,11 +157,20 @@ fn run_daemons(profile: &str, dir: &Path, store: &Path, ranks: u32) -> Measured 
     wait_for("the aggregator", Duration::from_secs(10), || std::net::TcpStream::connect(("127.0.0.1", port)).ok());
     let started = Instant::now();
     let agent = start("cnc");
-    wait_for("the checkpoint", DEADLINE, || {
+    let is_complete = || {
         let listed = mcr().args(["list", "--json", "--job", "bench", "--store"]).arg(store).output().ok()?;
         let all: serde_json::Value = serde_json::from_slice(&listed.stdout).ok()?;
         (all["checkpoints"].as_array()?.first()?["complete"] == true).then_some(())
-    });
+    };
+    // The list costs processor time, so it is read seldom.
+    for look in 0_u32.. {
+        assert!(started.elapsed() < DEADLINE, "the checkpoint: not within {} s", DEADLINE.as_secs());
+        watch(aggregator.id());
+        if look.is_multiple_of(8) && is_complete().is_some() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let elapsed = started.elapsed();
     let peak = |process: &Process| process_status(process.id(), "VmHWM").unwrap_or(0);
     let peak_kib = peak(&aggregator).max(peak(&agent));
@@ -156,7 +180,7 @@ fn run_daemons(profile: &str, dir: &Path, store: &Path, ranks: u32) -> Measured 
     Measured { elapsed, peak_kib }
 }
 
-fn mcr() -> Command {
+pub fn mcr() -> Command {
     clean(Command::new(env!("CARGO_BIN_EXE_mcr")))
 }
 
@@ -168,7 +192,12 @@ fn bash(line: &str, from: &Path, to: &Path) -> Command {
 }
 
 /// Runs a command that must succeed. If the command is mcr, reads its peak memory every 5 ms.
-fn run(mut command: Command) -> Measured {
+fn run(command: Command) -> Measured {
+    run_watched(command, |_| {})
+}
+
+/// Like [`run`], and calls `watch` every 5 ms with the process id.
+pub fn run_watched(mut command: Command, mut watch: impl FnMut(u32)) -> Measured {
     let errors = tempfile::NamedTempFile::new().expect("a file");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors.reopen().expect("opened"));
     let is_of_mcr = Path::new(command.get_program()) == Path::new(env!("CARGO_BIN_EXE_mcr"));
@@ -183,6 +212,7 @@ fn run(mut command: Command) -> Measured {
         if is_of_mcr {
             peak_kib = process_status(process.id(), "VmHWM").unwrap_or(0).max(peak_kib);
         }
+        watch(process.id());
         std::thread::sleep(Duration::from_millis(5));
     };
     let elapsed = started.elapsed();
