@@ -86,16 +86,21 @@ fn families_of<'a>(
 /// The question if the checkpoints of a layout without ranks may be the ranks of one checkpoint. The checkpoints may be
 /// ranks if all checkpoints have the same files except for one number, this number counts from 0 or 1 without gaps, and
 /// the files were created in quick succession. If each checkpoint has several files, a word such as `step` before the
-/// number shows that the checkpoints are no ranks: several files are often copied at once.
+/// number shows that the checkpoints are no ranks: several files are often copied at once. But if each checkpoint has a
+/// file `restart.0` and its older copy `backup-restart.0`, only a word that names no kind of file shows this.
 fn may_be_ranks(families: &[Family<'_>]) -> Option<String> {
     let mut labels: BTreeMap<&CheckpointId, usize> = BTreeMap::new();
     let files = || families.iter().flat_map(|family| &family.files);
     files().for_each(|file| *labels.entry(&file.label).or_default() += 1);
     let is_one_each = labels.values().all(|files| *files == 1);
     let has_one_of_each = || families.iter().all(|family| family.files.len() == labels.len());
-    if !is_one_each && !(has_one_of_each() && are_quick(files().map(|file| (&file.label, file.created)))) {
+    let are_alike = is_one_each || has_one_of_each() && are_quick(files().map(|file| (&file.label, file.created)));
+    if !are_alike {
         return None;
     }
+    let is_copy_of =
+        |copy: &Family<'_>| families.iter().any(|of| is_older_copy(&copy.template.text, &of.template.text));
+    let has_copies = families.iter().any(is_copy_of);
     families.iter().find_map(|family| {
         let Family { template, files, .. } = family;
         let mut varying = (0..template.slots()).filter(|slot| family.values(*slot).len() > 1);
@@ -103,7 +108,8 @@ fn may_be_ranks(families: &[Family<'_>]) -> Option<String> {
         let is_linked = |other: usize| template.linked(slot).contains(&other);
         let values = family.values(slot);
         let is_only = varying.all(is_linked) && values.len() == files.len() && is_counted(&values);
-        let is_step = !is_one_each && template.word(slot) == Word::Checkpoint;
+        let is_said = if has_copies { template.is_clear(slot) } else { template.word(slot) == Word::Checkpoint };
+        let is_step = !is_one_each && is_said;
         (is_only && !is_step && are_quick(files.iter().map(|file| (&file.label, file.created)))).then(|| {
             format!(
                 "{} and {} other files differ only in a number, and most of them were begun within 1 s of another: \
@@ -115,6 +121,17 @@ fn may_be_ranks(families: &[Family<'_>]) -> Option<String> {
             )
         })
     })
+}
+
+/// Words before the name of a file that name an older copy of it.
+const COPY_WORDS: [&[u8]; 5] = [b"backup", b"bak", b"old", b"prev", b"previous"];
+
+/// Whether the name of a file is the name of another file after a word such as `backup-`.
+fn is_older_copy(copy: &[u8], of: &[u8]) -> bool {
+    let name = |path: &[u8]| path.rsplit(|&b| b == b'/').next().unwrap_or_default().to_ascii_lowercase();
+    let (copy, of) = (name(copy), name(of));
+    let before = copy.strip_suffix(&of[..]).and_then(|before| before.split_last());
+    before.is_some_and(|(last, word)| b"-_.".contains(last) && COPY_WORDS.contains(&word))
 }
 
 impl<'a> Family<'a> {
@@ -414,6 +431,19 @@ mod tests {
             let (layout, explanation) = guess(&series);
             assert_eq!((explanation.asks, placed(&layout, &series).len()), (None, 3), "{form}");
         }
+    }
+
+    #[test]
+    fn ranks_that_keep_older_copies_of_their_files_are_not_steps() {
+        let of_ranks = |form: &str, at_ms: u64| -> Vec<(String, u64)> {
+            (0..4).map(|rank| (form.replace('X', &rank.to_string()), at_ms + rank)).collect()
+        };
+        for copies in ["rf/backup-restart.X", "rf/old_restart.X", "rf/prev.restart.X"] {
+            let files = [of_ranks(copies, 0), of_ranks("rf/restart.X", 60_000)].concat();
+            assert_asks(&files, "they may be the ranks of one checkpoint");
+        }
+        let steps = [of_ranks("rf/mesh-restart.X", 0), of_ranks("rf/restart.X", 60_000)].concat();
+        assert_eq!(guess(&steps).1.asks, None, "copies of steps");
     }
 
     #[test]
