@@ -111,6 +111,10 @@ const WORDS_MAX: usize = 256;
 const FIRST_ENTRIES_MAX: usize = 64;
 /// Maximum number of entries of a directory that is examined for files of other checkpoints.
 const ENTRIES_OF_ONE_MAX: usize = 64 << 10;
+/// Maximum number of directory entries that are read to find out whether a lower rank has files beside a rank.
+const ENTRIES_BESIDE_MAX: usize = 4096;
+/// Maximum number of files of a rank whose directories are read first.
+const FIRST_MAX: usize = 64;
 /// Maximum length of a chain of links, each of which leads to the next link.
 const HOPS_MAX: usize = 16;
 /// The usual modes of directories.
@@ -131,9 +135,10 @@ pub struct Beside {
 
 impl Beside {
     /// The lowest rank with files of the checkpoint in or below a directory, see [`lowest_rank`].
-    fn lowest_rank(&mut self, root: &Path, layout: &Layout, label: &CheckpointId, dir: &Path) -> Option<Rank> {
-        let lowest = self.lowest.entry((label.clone(), dir.to_owned()));
-        *lowest.or_insert_with(|| lowest_rank(root, layout, Some(label), dir))
+    fn lowest_rank(&mut self, of: &Gathering<'_>, dir: &Path) -> Option<Rank> {
+        let lowest = self.lowest.entry((of.label.clone(), dir.to_owned()));
+        let first = of.files.iter().filter_map(|path| path.as_path().parent()).take(FIRST_MAX).collect();
+        *lowest.or_insert_with(|| lowest_rank(of.root, of.layout, Some(of.label), dir, &first))
     }
 }
 
@@ -393,7 +398,7 @@ impl<'a> Gathering<'a> {
         if is_rank_0 && (has_rank || !self.layout.has_ranks()) {
             return true;
         }
-        let lowest = beside.lowest_rank(self.root, self.layout, self.label, dir);
+        let lowest = beside.lowest_rank(self, dir);
         // The files of rank 0 in this directory may belong to no single rank.
         lowest.is_none_or(|lowest| if is_rank_0 { lowest == Rank(0) } else { lowest >= self.rank })
     }
@@ -668,16 +673,29 @@ pub fn leave_out_pointers(listing: &mut Listing, root: &Path, layout: &Layout) {
 }
 
 /// The lowest rank with files in or below a directory, on the file system. If a label is given, only the files of this
-/// checkpoint count. Files that belong to no single rank do not count. `None` if there is no file of a rank.
-pub(crate) fn lowest_rank(root: &Path, layout: &Layout, label: Option<&CheckpointId>, dir: &Path) -> Option<Rank> {
+/// checkpoint count. Files that belong to no single rank do not count. `None` if there is no file of a rank. The
+/// directories `first` are read first, because the files of rank 0 are mostly beside those of other ranks. If there are
+/// more than [`ENTRIES_BESIDE_MAX`] entries, the result is rank 0, whose node then saves the pointer files.
+pub(crate) fn lowest_rank(
+    root: &Path,
+    layout: &Layout,
+    label: Option<&CheckpointId>,
+    dir: &Path,
+    first: &BTreeSet<&Path>,
+) -> Option<Rank> {
     let (mut lowest, mut open, mut entries) = (None::<Rank>, vec![dir.to_owned()], 0usize);
+    open.extend(first.iter().filter(|first| first.starts_with(dir)).map(|first| first.to_path_buf()));
+    let mut seen = BTreeSet::new();
     while let Some(dir) = open.pop() {
+        if !seen.insert(dir.clone()) {
+            continue;
+        }
         // A directory that was removed, or that cannot be read, has no files.
         let Ok(listed) = std::fs::read_dir(root.join(&dir)) else { continue };
         for entry in listed.flatten() {
             entries += 1;
-            if entries > ENTRIES_OF_ONE_MAX || lowest == Some(Rank(0)) {
-                return lowest;
+            if entries > ENTRIES_BESIDE_MAX || lowest == Some(Rank(0)) {
+                return Some(Rank(0));
             }
             let (Ok(kind), name) = (entry.file_type(), entry.file_name()) else { continue };
             let path = dir.join(&name);

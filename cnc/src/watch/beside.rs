@@ -7,6 +7,7 @@ use crate::layout::walk::Through;
 use crate::settle::{Hint, ReadyRank};
 use crate::timeline::Timeline;
 use mcrengine::ids::{FilePath, Rank};
+use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -105,7 +106,8 @@ impl Core {
         }
         let rank = lowest.unwrap_or(Rank(0));
         // If the agent does not watch all ranks, only the file system shows the files of other ranks.
-        let is_lowest = || lowest_rank(&self.root, &self.layout, None, dir).is_none_or(|lowest| lowest >= rank);
+        let is_lowest =
+            || lowest_rank(&self.root, &self.layout, None, dir, &BTreeSet::new()).is_none_or(|lowest| lowest >= rank);
         (rank == Rank(0) || is_lowest()).then_some(rank)
     }
 
