@@ -156,9 +156,16 @@ pub fn field(step: u32, rank: u32, len: usize) -> Vec<f64> {
     (0..len).map(|i| (f64::from(step) * 0.1 + f64::from(rank) + i as f64 * 0.01).sin() * 1e3).collect()
 }
 
-/// Writes the file of one rank as an application does, directly under its final name.
+/// Writes the file of one rank as an application does, directly under its final name. The HDF5 library writes another
+/// file first: a process that another test starts at this moment inherits the library's descriptor, and its children
+/// would keep the file open for writing.
 pub fn write_rank(dir: &Path, step: u32, rank: u32, len: usize) {
-    begin_rank(dir, step, rank, len).close().expect("closed");
+    let scratch = tempfile::tempdir().expect("a directory");
+    let file = begin_rank(scratch.path(), step, rank, len);
+    let name = Path::new(&file.filename()).file_name().expect("has one").to_owned();
+    file.close().expect("closed");
+    let bytes = std::fs::read(scratch.path().join(&name)).expect("readable");
+    std::fs::write(dir.join(name), bytes).expect("written");
 }
 
 /// The file of [`write_rank`], still open for more writes. After the file is closed, opening it again may fail,
