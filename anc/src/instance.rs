@@ -503,8 +503,9 @@ fn doubt_of_lag(
         ranks_ms.values().min().filter(|_| last_now != *last_then).map(|first_ms| last_ms.saturating_sub(*first_ms));
     let others_then = taken.iter().find(|taken| taken.id == first.checkpoint).and_then(|taken| taken.other_ms);
     let of_groups_ms = others_then.zip(joined.and_then(|joined| joined.other_ms)).and_then(|(then_ms, now_ms)| {
-        let (then_ms, now_ms) = (then_ms - first.written_unix_ms, now_ms - written.newest_ms);
-        (then_ms.signum() != now_ms.signum()).then_some(then_ms.abs())
+        let then_ms = then_ms.saturating_sub(first.written_unix_ms);
+        let now_ms = now_ms.saturating_sub(written.newest_ms);
+        (then_ms.signum() != now_ms.signum()).then_some(then_ms.saturating_abs())
     });
     let lag_ms = of_ranks_ms.into_iter().chain(of_groups_ms).max()?;
     let step_ms = step_ms(own, written.newest_ms)?;
@@ -513,8 +514,8 @@ fn doubt_of_lag(
     let is_long = lag_ms > ONE_STEP_MS && lag_ms.saturating_mul(lags) >= step_ms && lag_ms < step_ms;
     (may_be_reused(label) && is_long).then(|| {
         Doubt::of_step(format!(
-            "the name {label} has no number, so the code may overwrite it; the ranks wrote the files of {} {:.1} s apart, \
-             and now in another order: it is uncertain whether the files are of one step",
+            "the name {label} has no number, so the code may overwrite it; the ranks wrote the files of {} {:.1} s \
+             apart, and now in another order: it is uncertain whether the files are of one step",
             first.checkpoint,
             lag_ms as f64 / 1000.0
         ))

@@ -137,8 +137,10 @@ impl Beside {
     /// The lowest rank with files of the checkpoint in or below a directory, see [`lowest_rank`].
     fn lowest_rank(&mut self, of: &Gathering<'_>, dir: &Path) -> Option<Rank> {
         let lowest = self.lowest.entry((of.label.clone(), dir.to_owned()));
-        let first = of.files.iter().filter_map(|path| path.as_path().parent()).take(FIRST_MAX).collect();
-        *lowest.or_insert_with(|| lowest_rank(of.root, of.layout, Some(of.label), dir, &first))
+        *lowest.or_insert_with(|| {
+            let first = of.files.iter().filter_map(|path| path.as_path().parent()).take(FIRST_MAX).collect();
+            lowest_rank(of.root, of.layout, Some(of.label), dir, &first)
+        })
     }
 }
 

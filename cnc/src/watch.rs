@@ -219,7 +219,8 @@ struct Requests {
     report_no_more: bool,
     /// Whether restored files count as files of the application.
     take_restored: bool,
-    /// `Some` if the job's processes have ended. The value says whether the processes ended with success.
+    /// `Some` if the job's processes have ended. The value is the time when the processes began, in nanoseconds since
+    /// 1970, if they ended with success.
     processes_gone: Option<Option<i64>>,
 }
 

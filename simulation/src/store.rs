@@ -1,8 +1,8 @@
 //! A store in memory that counts its operations, and delays each operation as a parallel file system does.
 //!
 //! All aggregators of a simulation share the files. Each aggregator counts its own operations. Unlike
-//! [`MemoryStore`](mcrengine::store::MemoryStore), which keeps two states of all names, this store lists a directory in a
-//! time that does not depend on the other directories, and lets a process die.
+//! [`MemoryStore`](mcrengine::store::MemoryStore), which keeps two states of all names, this store lists a directory
+//! in a time that does not depend on the other directories, and lets a process die.
 
 use mcrengine::store::{Entry, MemoryFile, Stat, Store, StoreError, StoredFile, TempFile};
 use std::collections::{BTreeMap, HashMap};
