@@ -195,7 +195,7 @@ pub struct LayoutArgs {
 
 #[derive(Debug, Args)]
 pub struct SaveArgs {
-    /// Directory that holds the checkpoint files
+    /// Directory that holds the checkpoint files; its name is the default name of the job
     pub dir: PathBuf,
     #[command(flatten)]
     pub store: StoreArgs,
