@@ -731,6 +731,20 @@ mod tests {
     }
 
     #[test]
+    fn processes_that_end_with_success_vouch_only_for_files_that_changed_since_they_began() {
+        for (began_ns, expected) in [(10_000, vec![(1, 1, false)]), (10_001, vec![])] {
+            let mut r = readiness(Layout::directories(), OwnRanks::all());
+            r.put(0, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(100, 0)));
+            assert_eq!(announce(&mut r, 500), [(1, 1, false)]);
+            r.put(10_000, &id("b"), Some(Rank(1)), &path("b/1"), Some(print(40, 10_000)));
+            r.without_quiet_times(Some(began_ns));
+            assert_eq!(announce(&mut r, 10_100), expected);
+            let waits = r.waiting(10_100, 9).iter().map(|waiting| waiting.why).collect::<Vec<_>>();
+            assert_eq!(waits, if expected.is_empty() { vec![Why::Fewer] } else { vec![] });
+        }
+    }
+
+    #[test]
     fn files_of_no_rank_go_with_rank_0_wherever_that_is() {
         let put = |r: &mut Readiness, rank: Option<u32>, name| {
             r.put(0, &id("a"), rank.map(Rank), &path(name), Some(print(1, 1)));
