@@ -1,6 +1,7 @@
 //! Runs the application as a child of `mcr run -- COMMAND`, with the same limits and signals as if the caller of mcr
 //! had started the application directly.
 
+use crate::left_running;
 use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
@@ -10,6 +11,7 @@ use nix::unistd::{Pid, getpgrp};
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -33,12 +35,16 @@ pub struct Application {
 }
 
 impl Application {
-    /// Starts the application with the standard streams, limits and signals that mcr got from its caller.
-    pub fn start(command: &[OsString]) -> io::Result<Self> {
+    /// Starts the application with the standard streams, limits and signals that mcr got from its caller. `watch`: the
+    /// watched directory, for [`left_running`].
+    pub fn start(command: &[OsString], watch: &Path) -> io::Result<Self> {
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let has_terminal = is_in_foreground();
         let mut started = Command::new(program);
         started.args(arguments).stdin(Stdio::inherit()).stdout(Stdio::inherit()).stderr(Stdio::inherit());
+        if let Some(value) = left_running::value(watch) {
+            started.env(left_running::VARIABLE, value);
+        }
         if !has_terminal {
             started.process_group(0);
         }

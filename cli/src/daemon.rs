@@ -12,6 +12,7 @@ use crate::doubted;
 use crate::exit::NOT_COMMITTED;
 use crate::gates::{Asking, Wish};
 use crate::guard::check_store;
+use crate::left_running;
 use crate::misnamed;
 use crate::names;
 use crate::node_agent::NodeAgent;
@@ -536,6 +537,7 @@ impl Both {
             let what = format!("{}: cannot be watched, and nothing was started: {error}", watch.display());
             Advised::new(what, "make the directory, or correct --watch").at(watch)
         })?;
+        left_running::check(watch, "nothing was started", "")?;
         self.config.leave_out = overlooked::left_out(watch, &self.store, &self.config.state_file)?;
         self.config.written_before = overlooked::written_before(&self.config);
         self.begin_incarnation().await;
@@ -549,7 +551,7 @@ impl Both {
         if is_known {
             self.start_agent().await?;
         }
-        let mut application = match Application::start(command) {
+        let mut application = match Application::start(command, &self.config.watch) {
             Ok(application) => application,
             Err(error) => {
                 let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

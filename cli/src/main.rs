@@ -33,6 +33,7 @@ mod inside;
 mod job;
 mod keep_args;
 mod layouts;
+mod left_running;
 mod list;
 mod local;
 mod logging;

@@ -7,6 +7,7 @@ use crate::args::RestartArgs;
 use crate::common::{job_of, no_checkpoint_named, no_checkpoint_of, open_store, renamed_away};
 use crate::decide::{Decided, Decider, Role, Undecided, names_of};
 use crate::guard::warn_of_store;
+use crate::left_running;
 use crate::mendable::tell_if_mendable;
 use crate::not_read::{not_read, way_to_read};
 use crate::output::{counted, human_rate, human_time, json_word, name_of, print, print_json, tell};
@@ -148,6 +149,13 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
         Role::Follow(record) => Some(record),
         Role::Look(_) | Role::Decide { .. } | Role::Lost(_) => None,
     };
+    if !matches!(role, Role::Look(_)) {
+        left_running::check(
+            &args.to,
+            "nothing was restored",
+            ", or copy the files into another directory with --copy",
+        )?;
+    }
     tracing::info!(
         %job, checkpoints = all.len(), follows_another_node = followed.is_some(),
         "read the list of the job's checkpoints"

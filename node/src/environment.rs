@@ -1,5 +1,5 @@
-//! The environment of a job's own processes. A job's environment has more variables than the environment of SLURM's
-//! Prolog.
+//! The environment of processes. The environment of a job's own processes has more variables than the environment of
+//! SLURM's Prolog.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -66,16 +66,28 @@ fn own_uid() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
+/// The process number and the value of the variable `name`, for each process of this user that has the variable. The
+/// process that calls is left out.
+pub fn with_variable(name: &str) -> Vec<(u32, String)> {
+    processes_of_user(own_uid()).filter_map(|(pid, mut variables)| Some((pid, variables.remove(name)?))).collect()
+}
+
 /// The process number and the variables of each process of this user that belongs to the job. Prolog, Epilog and
 /// similar scripts are left out.
 fn processes_of(job_id: &str, uid: u32) -> impl Iterator<Item = (u32, BTreeMap<String, String>)> {
+    processes_of_user(uid).filter(move |(_, variables)| {
+        let is_of_job = variables.get("SLURM_JOB_ID").map(String::as_str) == Some(job_id);
+        is_of_job && !variables.contains_key(SCRIPT_CONTEXT)
+    })
+}
+
+/// The process number and the variables of each process of this user, except the process that calls.
+fn processes_of_user(uid: u32) -> impl Iterator<Item = (u32, BTreeMap<String, String>)> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten();
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()?.parse::<u32>().ok());
     pids.filter(|pid| *pid != std::process::id()).filter_map(move |pid| {
         let is_of_user = std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|about| about.uid() == uid);
-        let variables = is_of_user.then(|| variables_of(pid)).flatten()?;
-        let is_of_job = variables.get("SLURM_JOB_ID").map(String::as_str) == Some(job_id);
-        (is_of_job && !variables.contains_key(SCRIPT_CONTEXT)).then_some((pid, variables))
+        Some((pid, is_of_user.then(|| variables_of(pid)).flatten()?))
     })
 }
 
