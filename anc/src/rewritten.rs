@@ -8,11 +8,12 @@
 //! If the files of a step are written at different times, the times show which files belong to one step: see
 //! `anc/src/rewritten/times.rs`.
 //!
-//! Files that no step rewrites, such as a mesh, do not count. A content counts as whole if it rewrites only files
+//! Files that no step rewrites, such as a mesh, do not count. Logs and other outputs that only grow do not count
+//! either, because an application appends to them at any time. A content counts as whole if it rewrites only files
 //! that the previous steps did not rewrite, because some applications use two sets of files in turn.
 
 use mcrengine::header::FileHeader;
-use mcrengine::ids::{CheckpointId, FilePath, Rank, shape_of};
+use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank, shape_of};
 use mcrengine::manifest::Manifest;
 use mcrengine::turns::are_named_in_turn;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -35,9 +36,49 @@ pub enum Rewritten {
 /// Compares the files of a group with the contents that the group committed under the same name, the oldest first.
 pub fn rewritten(own: &[Manifest], files: &[FileHeader]) -> Rewritten {
     let Some(last) = own.last() else { return Rewritten::Whole };
-    let now = by_rank(files.iter().filter(|file| !file.kind.is_companion()).map(|file| (file.rank, Content::of(file))));
-    let then: Vec<Contents<'_>> = own.iter().map(contents_of).collect();
+    let files = || files.iter().filter(|file| !file.kind.is_companion());
+    let mut now = by_rank(files().map(|file| (file.rank, Content::of(file))));
+    let mut then: Vec<Contents<'_>> = own.iter().map(contents_of).collect();
+    let versions = own.iter().flat_map(|own| own.files.iter().map(|file| (&file.path, file.digest, file.bytes)));
+    let growing = growing(versions.chain(files().map(|file| (&file.path, file.digest, file.bytes))));
+    for contents in then.iter_mut().chain([&mut now]) {
+        contents.values_mut().for_each(|files| files.retain(|file| !growing.contains(file.path)));
+    }
     judge(&then, &now, &last.checkpoint)
+}
+
+/// The files that have the name of an output and only grow: each new content of such a file is longer than the content
+/// before. `versions`: path, digest and length in bytes, the oldest first.
+fn growing<'a>(versions: impl Iterator<Item = (&'a FilePath, Digest, u64)>) -> HashSet<&'a FilePath> {
+    let mut last: HashMap<&FilePath, (Digest, u64, bool)> = HashMap::new();
+    for (path, digest, bytes) in versions.filter(|(path, ..)| is_output_name(path)) {
+        let (was, was_bytes, only_grows) = last.entry(path).or_insert((digest, bytes, true));
+        *only_grows &= *was == digest || bytes > *was_bytes;
+        (*was, *was_bytes) = (digest, bytes);
+    }
+    last.into_iter().filter(|(_, (.., only_grows))| *only_grows).map(|(path, _)| path).collect()
+}
+
+/// Whether this is the name of a file to which applications append at any time: logs and time series, and the
+/// trajectories and energies of GROMACS, NAMD and LAMMPS.
+fn is_output_name(path: &FilePath) -> bool {
+    const ENDS: [&[u8]; 13] = [
+        b".log",
+        b".err",
+        b".stdout",
+        b".stderr",
+        b".xtc",
+        b".trr",
+        b".edr",
+        b".xvg",
+        b".dcd",
+        b".lammpstrj",
+        b".hst",
+        b".hist",
+        b".jsonl",
+    ];
+    let path = path.as_bytes().to_ascii_lowercase();
+    ENDS.iter().any(|end| path.ends_with(end))
 }
 
 /// A file that the newest committed content probably lacks, because the application wrote the file after the commit.
@@ -113,7 +154,9 @@ fn judge(then: &[Contents<'_>], now: &Contents<'_>, last: &CheckpointId) -> Rewr
         }
         let known = of_rank.iter().flat_map(|files| files.iter()).map(|file| file.path).collect::<BTreeSet<_>>();
         let rewrites = new.iter().find(|path| known.contains(*path));
-        if let (1, Some(rewrites)) = (of_rank.len(), rewrites) {
+        if let ([then], Some(rewrites)) = (&of_rank[..], rewrites)
+            && !is_older(old_file, then, &new)
+        {
             unknown.get_or_insert_with(|| {
                 format!(
                     "{rewrites} was written again after {last}, and {old_file} was not; whether a step writes both is not \
@@ -128,6 +171,18 @@ fn judge(then: &[Contents<'_>], now: &Contents<'_>, last: &CheckpointId) -> Rewr
         None => Rewritten::Whole,
     }
 }
+
+/// Whether a file was written before the earlier versions of all `new` files, and longer before than the time between
+/// these versions. No step rewrites such a file, because the new files were written twice after it.
+fn is_older(file: &FilePath, then: &[Content<'_>], new: &BTreeSet<&FilePath>) -> bool {
+    let time_of = |path: &FilePath| then.iter().find(|file| file.path == path).map(|file| i128::from(file.modified_ns));
+    let times = || new.iter().filter_map(|path| time_of(path));
+    let (Some(first), Some(last), Some(time)) = (times().min(), times().max(), time_of(file)) else { return false };
+    first - time > (last - first).max(LAG_MIN_NS)
+}
+
+/// A file that was written less than this time before the other files may be a file of the same step.
+const LAG_MIN_NS: i128 = 1_000_000_000;
 
 /// Whether a file is in no earlier content, but an earlier content has a file whose name differs only in numbers.
 fn continues_series(path: &FilePath, before: &[&[Content<'_>]]) -> bool {
@@ -177,7 +232,6 @@ fn differences<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mcrengine::ids::Digest;
 
     /// Judges the last content of one rank. Each content is a list of files, such as `a1` for the first version of
     /// the file `a`.
@@ -255,5 +309,39 @@ mod tests {
         assert_eq!(of(&["a1 p1", "a2 p1", "a3 p2", "a4 p2"]), "whole", "p is rewritten in some steps");
         // The rank uses two sets of two files in turn, and only half of a set is rewritten.
         assert_eq!(of(&["a1 b1 c1 d1", "a2 b2 c1 d1", "a2 b2 c2 d2", "a3 b2 c2 d2"]), "partly");
+    }
+
+    #[test]
+    fn a_file_that_is_older_than_two_writes_of_the_other_files_is_rewritten_by_no_step() {
+        let path = |name: &str| FilePath::new(name.as_bytes()).expect("valid");
+        let names = ["topol.tpr", "state.cpt", "conf.gro"].map(path);
+        let judged = |then: [i64; 3], now: [i64; 3]| {
+            let contents = |times: [i64; 3]| {
+                by_rank((0..3).map(|nth| {
+                    let digest = Digest::of(&times[nth].to_le_bytes());
+                    (Rank(0), Content { path: &names[nth], digest, modified_ns: times[nth] * 1_000_000_000 })
+                }))
+            };
+            judge(&[contents(then)], &contents(now), &"run".parse().expect("valid"))
+        };
+        assert_eq!(judged([0, 3600, 3601], [0, 4500, 4501]), Rewritten::Whole);
+        assert!(matches!(judged([3602, 3600, 3601], [3602, 4500, 4501]), Rewritten::Unknown(_)), "written last");
+        assert!(matches!(judged([3590, 3600, 3620], [3590, 4500, 4520]), Rewritten::Unknown(_)), "written slowly");
+    }
+
+    #[test]
+    fn a_log_that_grows_is_no_file_of_a_step() {
+        let path = |name: &str| FilePath::new(name.as_bytes()).expect("valid");
+        let (log, state) = (path("run/md.log"), path("state.cpt"));
+        let of = |versions: &[(&FilePath, u64)]| {
+            let version =
+                |(path, bytes): &(&FilePath, u64)| ((*path).clone(), Digest::of(&bytes.to_le_bytes()), *bytes);
+            let versions: Vec<_> = versions.iter().map(version).collect();
+            growing(versions.iter().map(|(path, digest, bytes)| (path, *digest, *bytes))).contains(&log)
+        };
+        assert!(of(&[(&log, 5), (&log, 9), (&log, 9), (&log, 12)]) && !of(&[(&state, 5), (&state, 9)]));
+        assert!(!of(&[(&log, 5), (&log, 9), (&log, 5)]), "written from the beginning");
+        let same_length = [(&log, Digest::of(b"1"), 1), (&log, Digest::of(b"2"), 1)];
+        assert!(growing(same_length.into_iter()).is_empty());
     }
 }
