@@ -10,6 +10,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 mod doubts;
+mod keeping;
 
 /// A directory of files, and a store.
 struct Site {
@@ -727,16 +728,6 @@ fn pointer_files_beside_few_checkpoints_are_neither_left_out_nor_part_of_what_ma
         assert_eq!(back.len(), 4);
         std::thread::sleep(Duration::from_millis(50));
     }
-}
-
-#[test]
-fn a_save_that_keeps_fewer_than_it_saved_says_so() {
-    let site = Site::new();
-    for step in 1..=3 {
-        (0..2).for_each(|rank| site.write(format!("s{step}/r{rank}"), format!("{step} {rank}").as_bytes()));
-    }
-    let (out, _) = site.save(&["--keep", "1", "--layout", "{checkpoint}/r{rank}"], 0);
-    assert!(out.contains("1 of 3 checkpoints are in") && out.contains("2 removed by --keep"), "{out}");
 }
 
 #[test]

@@ -8,6 +8,7 @@
 
 mod capture;
 mod group;
+mod kept_out;
 mod options;
 mod report;
 mod source;
@@ -22,6 +23,7 @@ use crate::prune::prune_after;
 use anyhow::bail;
 use capture::{Captured, Capturer, KeptFile};
 use group::{Committer, Group, Whole};
+use kept_out::kept_out;
 use mcr_anc::budget::Budget;
 use mcr_anc::instance::{choose_for_all, choose_for_companions, may_be_reused, not_closed, rewritten_by_all};
 use mcr_anc::names::Names;
@@ -64,7 +66,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     if args.store.job.is_none() {
         source.refuse_another_run(&job, &dir)?;
     }
-    let found = find_checkpoints(&dir, &args.layout, args.ranks, args.json, Some(&args.store.store))?;
+    let mut found = find_checkpoints(&dir, &args.layout, args.ranks, args.json, Some(&args.store.store))?;
     tracing::info!(
         %job, store = name_of(&args.store.store), checkpoints = found.checkpoints.len(), bytes = found.bytes,
         "found checkpoints in the directory"
@@ -109,6 +111,9 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         return Err(nothing_found(&dir, &args.layout, &found.left_out).into());
     };
 
+    let kept_out = kept_out(&store, &job, &dir, &found.checkpoints, &args.keep.rules())?;
+    let (not_kept, checkpoints) = (found.checkpoints.into_iter()).partition(|(label, _)| kept_out.contains(label));
+    found.checkpoints = checkpoints;
     let progress = Progress::new("saving", args.json);
     progress.expect(found.bytes, 2); // each byte is counted when it is read, and when it is coded
     let budget = Budget::new(budget_mib(&args) << 20);
@@ -143,6 +148,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     let mut report = save_all(&capturer, &committer, &found, &progress);
     progress.clear();
     report.close(&found.checkpoints, grouping.ranks());
+    report.not_kept(&not_kept, grouping.ranks());
     if !incarnation::newest_number(&store, &job).is_ok_and(|newest| newest == began) {
         report.fail_dead(&store, &job);
     }

@@ -64,6 +64,11 @@ impl Saved {
             elapsed_ms: None,
         }
     }
+
+    /// Whether the checkpoint is neither saved nor left out by the rules of --keep.
+    fn is_missing(&self) -> bool {
+        self.checkpoint.is_none() && self.outcome != NOT_KEPT
+    }
 }
 
 /// An event of a checkpoint. An error instead of an event ends the whole run.
@@ -97,6 +102,8 @@ struct OpenGroups {
 
 /// The outcome of a checkpoint that was saved, and then removed by the rules of --keep.
 const REMOVED: &str = "removed again";
+/// The outcome of a checkpoint that was not saved, because the rules of --keep would have removed it again.
+const NOT_KEPT: &str = "not kept";
 
 impl Report {
     pub fn take(&mut self, event: anyhow::Result<Event>) {
@@ -157,6 +164,13 @@ impl Report {
         }
     }
 
+    /// Adds the checkpoints that were not saved, because the rules of --keep would have removed them again. They are
+    /// older than the others.
+    pub fn not_kept(&mut self, found: &[Labelled], ranks: u32) {
+        let lines = found.iter().map(|(label, files)| Saved::new(label, files.len(), ranks, NOT_KEPT));
+        self.lines.splice(0..0, lines);
+    }
+
     /// Marks the checkpoints as failed that can never become complete, because a start of the job began while their
     /// groups were committed.
     pub fn fail_dead(&mut self, store: &dyn Store, job: &JobId) {
@@ -184,7 +198,7 @@ impl Report {
     }
 
     fn saved(&self) -> usize {
-        self.lines.iter().filter(|line| line.checkpoint.is_some()).count()
+        self.lines.iter().filter(|line| !line.is_missing()).count()
     }
 
     pub fn exit(&self, left_out: &LeftOut) -> Exit {
@@ -206,7 +220,7 @@ impl Report {
     fn missing(&self, job: &JobId, args: &SaveArgs, left_out: &LeftOut, exit: Exit) -> Advised {
         let line = self.last_line(job, args, left_out, exit);
         let what = line.split_once(": ").map_or(line.as_str(), |(_, what)| what);
-        let first = self.lines.iter().find(|line| line.checkpoint.is_none());
+        let first = self.lines.iter().find(|line| line.is_missing());
         let (what, advice) = match first.and_then(|first| Some((&first.label, first.reason.as_ref()?))) {
             Some((label, reason)) => (
                 format!("{what}; {label}: {reason}"),
@@ -273,7 +287,7 @@ impl Report {
                 or_dash(elapsed.map(human_time)),
                 or_dash(rate),
             ]);
-            table.paint(1, if line.checkpoint.is_some() { Paint::Good } else { Paint::Bad });
+            table.paint(1, if line.is_missing() { Paint::Bad } else { Paint::Good });
         }
         table.print()?;
         for line in &self.lines {
@@ -296,7 +310,7 @@ impl Report {
             if more > 0 { format!("{shown} and {more} more") } else { shown }
         };
         let of_job = if args.store.job.is_none() { format!(" (job {job})") } else { String::new() };
-        let not_there = self.lines.iter().filter(|line| line.checkpoint.is_none());
+        let not_there = self.lines.iter().filter(|line| line.is_missing());
         let (unknown, missing): (Vec<&Saved>, Vec<&Saved>) = not_there.partition(|line| line.is_complete_in_store);
         let names = |lines: &[&Saved]| some_of(&lines.iter().map(|line| line.label.as_str()).collect::<Vec<_>>());
         let word = match exit {
@@ -304,9 +318,10 @@ impl Report {
             Exit::Partly => "PARTLY: ",
             _ => "FAILED: ",
         };
-        let removed = self.lines.iter().filter(|line| line.outcome == REMOVED).count();
+        let count_of = |outcome| self.lines.iter().filter(|line| line.outcome == outcome).count();
+        let (removed, not_kept) = (count_of(REMOVED), count_of(NOT_KEPT));
         let not_saved = missing.len() + unknown.len();
-        let (saved, store) = (self.lines.len() - not_saved - removed, name_of(&args.store.store));
+        let (saved, store) = (self.lines.len() - not_saved - removed - not_kept, name_of(&args.store.store));
         let mut line = format!(
             "{word}{saved} of {} {} {}in {store}{of_job}",
             self.lines.len(),
@@ -315,6 +330,9 @@ impl Report {
         );
         if removed > 0 {
             line.push_str(&format!("; {removed} removed by --keep"));
+        }
+        if not_kept > 0 {
+            line.push_str(&format!("; {not_kept} older than what --keep keeps"));
         }
         if !missing.is_empty() {
             line.push_str(&format!("; not saved: {}", names(&missing)));
