@@ -7,7 +7,8 @@
 //! memory at rest is VmRSS, and wake-ups are voluntary context switches of all threads in a minute. MCR_BENCH_MIB
 //! sets the MiB to save (default 1907), and MCR_BENCH_DIR the directory of the files and the store. MCR_BENCH_PROFILE
 //! and MCR_BENCH_BUDGET_MIB set the profile and the budget of the aggregator (defaults fast and 128).
-//! MCR_BENCH_SPARSE_GIB adds holes, until all files together have this length (default 0).
+//! MCR_BENCH_SPARSE_GIB adds holes, until all files together have this length (default 0). MCR_BENCH_VARIABLES divides
+//! the bytes among this number of HDF5 datasets, in groups of 1,000 (default 0: files without structure).
 
 use mcr_test_support::measure::{is_asked_for, process_status};
 use mcr_test_support::{Process, Random, bytes_below, clean};
@@ -24,10 +25,12 @@ fn main() {
     if !is_asked_for() {
         return;
     }
-    let mib: usize = std::env::var("MCR_BENCH_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(1907);
-    let sparse_gib: u64 = std::env::var("MCR_BENCH_SPARSE_GIB").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let number =
+        |name: &str, otherwise: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise);
+    let mib = number("MCR_BENCH_MIB", 1907) as usize;
+    let (sparse_gib, variables) = (number("MCR_BENCH_SPARSE_GIB", 0), number("MCR_BENCH_VARIABLES", 0) as usize);
     let profile = std::env::var("MCR_BENCH_PROFILE").unwrap_or_else(|_| "fast".into());
-    let budget_mib: u64 = std::env::var("MCR_BENCH_BUDGET_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(128);
+    let budget_mib = number("MCR_BENCH_BUDGET_MIB", 128);
     let dir = match std::env::var_os("MCR_BENCH_DIR") {
         Some(dir) => tempfile::tempdir_in(dir),
         None => tempfile::tempdir(),
@@ -65,11 +68,14 @@ fn main() {
         println!("at rest, {when}: aggregator {:.1} MiB, {of_anc} wake-ups in {seconds} s", mib_of(anc, "VmRSS"));
     };
     rest("after the start");
-    let bytes = write_files(&files, mib, sparse_gib << 30);
+    let bytes = match variables {
+        0 => write_files(&files, mib, sparse_gib << 30),
+        _ => write_variables(&files, mib, variables),
+    };
     let started = Instant::now();
     let manifest = store.join("bench").join("sim.it_1").join("group-0000.manifest");
     while !manifest.exists() {
-        let limit = Duration::from_secs(300 + 10 * sparse_gib);
+        let limit = Duration::from_secs(300 + 10 * sparse_gib + variables as u64 / 1000);
         assert!(started.elapsed() < limit, "no commit within {} s", limit.as_secs());
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -123,4 +129,31 @@ fn write_files(dir: &Path, mib: usize, least_bytes: u64) -> u64 {
         std::fs::rename(&hidden, name).expect("renamed");
     }
     file_bytes * u64::from(RANKS)
+}
+
+/// Writes HDF5 files with this number of datasets of doubles in all files together. Returns the bytes of the files.
+fn write_variables(dir: &Path, mib: usize, variables: usize) -> u64 {
+    let each = variables.div_ceil(RANKS as usize);
+    let len = ((mib << 20) / variables / 8).max(1);
+    let mut bytes = 0;
+    for rank in 0..RANKS {
+        let hidden = dir.join(format!(".{rank}.tmp"));
+        let file = hdf5::FileBuilder::new().with_fapl(|p| p.libver_latest()).create(&hidden).expect("created");
+        for first in (0..each).step_by(1000) {
+            let group = file.create_group(&format!("grid_{:04}", first / 1000)).expect("created");
+            for nth in first..(first + 1000).min(each) {
+                let value = |i: usize| ((nth + i) as f64 * 1e-4 + f64::from(rank)).sin();
+                let values: Vec<f64> = (0..len).map(value).collect();
+                group
+                    .new_dataset_builder()
+                    .with_data(&values)
+                    .create(&*format!("v{:03}", nth % 1000))
+                    .expect("created");
+            }
+        }
+        file.close().expect("closed");
+        bytes += hidden.metadata().expect("written").len();
+        std::fs::rename(&hidden, dir.join(format!("sim.it_1.rank_{rank}.h5"))).expect("renamed");
+    }
+    bytes
 }

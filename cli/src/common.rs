@@ -5,6 +5,7 @@ use crate::args::{LayoutArgs, StoreArgs};
 use crate::guard::check_store;
 use crate::output::{name_of, note};
 use crate::refused::NotPermitted;
+use crate::remembered::SavedFiles;
 use anyhow::{anyhow, bail};
 use mcr_cnc::layout::{Layout, Listing};
 use mcrengine::codec::cores;
@@ -287,12 +288,13 @@ fn has_checkpoint(store: &dyn Store, job: &JobId) -> anyhow::Result<bool> {
 }
 
 /// The layout that the user asked for, or a guess from the files that `names` returns together with their directory.
-/// `ranks`: the number of ranks, if it is known. If the names do not show the layout, the error asks the user to name
-/// the layout.
+/// `ranks`: the number of ranks, if it is known. `saved`: the files that were saved before, which the guess must place
+/// as they were saved. If the names do not show the layout, the error asks the user to name the layout.
 pub fn layout_of(
     args: &LayoutArgs,
     names: impl FnOnce() -> anyhow::Result<(Listing, PathBuf)>,
     ranks: Option<u32>,
+    saved: Option<&SavedFiles>,
     quiet: bool,
 ) -> anyhow::Result<Layout> {
     match args.layout.as_slice() {
@@ -303,7 +305,11 @@ pub fn layout_of(
         patterns => return Ok(Layout::from_patterns(patterns, args.first_rank)?),
     }
     let (listing, dir) = names()?;
-    let (layout, explanation) = Layout::guess(&listing, &dir, ranks);
+    let guess = Layout::guess(&listing, &dir, ranks);
+    let (layout, explanation) = match saved {
+        Some(saved) => saved.keep(guess, &dir, ranks),
+        None => guess,
+    };
     if let Some(asks) = &explanation.asks {
         bail!("{}: {asks}", name_of(&dir));
     }

@@ -757,7 +757,14 @@ async fn agent_layout(
     let mut reported = None;
     loop {
         let (layout, guessed) = config.resolve_layout(false)?;
-        let Some(mut explanation) = guessed else { return Ok(layout) };
+        let Some(explanation) = guessed else { return Ok(layout) };
+        let (layout, explanation) = match store {
+            Some(store) if explanation.certain || reported.is_none() => {
+                remembered::keep(config, store, (layout, explanation)).await
+            }
+            _ => (layout, explanation),
+        };
+        let mut explanation = explanation;
         question::keep(config, &layout, &mut explanation, question);
         doubt_other_nodes(config, &layout, &mut explanation);
         if explanation.certain {
@@ -772,12 +779,6 @@ async fn agent_layout(
                      if the application writes one file for all ranks, give --ranks 1 or --layout"
                 );
             }
-            return Ok(layout);
-        }
-        if let (Some(store), None) = (store, reported)
-            && let Some(layout) = remembered::layout_of_newest(config, store).await
-        {
-            tracing::warn!(layout = layout.name(), "no layout is configured; the newest checkpoint shows it");
             return Ok(layout);
         }
         if reported != Some(explanation.asks.is_some()) {

@@ -5,6 +5,7 @@ use crate::args::LayoutArgs;
 use crate::common::{is_layout_said, layout_of};
 use crate::names::leave_out_copies;
 use crate::output::{counted, name_of, note, tell};
+use crate::remembered::SavedFiles;
 use anyhow::bail;
 use lacking::Contents;
 use mcr_cnc::companions::{Beside, Companion, Surroundings, Versions, gather, leave_out_pointers};
@@ -84,19 +85,20 @@ const REST_MAX: Duration = Duration::from_secs(60);
 
 /// Finds the checkpoints below a directory, the oldest first, and the paths that belong to no checkpoint. A store
 /// below the directory is skipped. If the application may still write the newest checkpoint, waits until its files
-/// stop changing. `ranks`: the number of ranks, if it is known.
+/// stop changing. `ranks`: the number of ranks, if it is known. `saved`: the files of the job that were saved before.
 pub fn find_checkpoints(
     dir: &Path,
     layout: &LayoutArgs,
     ranks: Option<u32>,
     quiet: bool,
     store: Option<&Path>,
+    saved: Option<&SavedFiles>,
 ) -> anyhow::Result<Found> {
     let mut listing = listing_without(dir, store)?;
     let mut not_whole = None;
     let (began, mut unchanged_since) = (Instant::now(), Instant::now());
     loop {
-        let layout = layout_of(layout, || Ok((listing.clone(), dir.to_owned())), ranks, true)?;
+        let layout = layout_of(layout, || Ok((listing.clone(), dir.to_owned())), ranks, saved, true)?;
         let Some((newest, _)) = newest_file(&listing, &layout).filter(|(_, age)| *age < REST) else { break };
         if unchanged_since.elapsed() >= REST {
             break;
@@ -118,7 +120,7 @@ pub fn find_checkpoints(
         listing = again;
     }
     let is_said = is_layout_said(layout);
-    let layout = layout_of(layout, || Ok((listing.clone(), dir.to_owned())), ranks, quiet)?;
+    let layout = layout_of(layout, || Ok((listing.clone(), dir.to_owned())), ranks, saved, quiet)?;
     let of_checkpoints = listing.files.iter().zip(&listing.bytes).filter(|(path, _)| layout.place(path).is_some());
     let bytes = of_checkpoints.map(|(_, bytes)| bytes).sum();
     let newest = newest_file(&listing, &layout).filter(|(_, age)| *age < YOUNG);

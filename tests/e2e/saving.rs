@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 mod doubts;
 mod keeping;
+mod layouts;
 
 /// A directory of files, and a store.
 struct Site {

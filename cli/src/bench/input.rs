@@ -64,7 +64,7 @@ impl Checkpoint {
 pub fn checkpoints(input: &BenchInput) -> anyhow::Result<(PathBuf, Vec<Checkpoint>)> {
     let dir = real_directory(&input.dir)?;
     let Found { checkpoints: found, left_out, mut companions, .. } =
-        find_checkpoints(&dir, &input.layout, input.ranks, input.json, None)?;
+        find_checkpoints(&dir, &input.layout, input.ranks, input.json, None, None)?;
     let highest = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| rank.0).max().unwrap_or(0);
     let least = found.iter().map(|(_, files)| highest(files).saturating_add(1)).max();
     if let (Some(given), Some(least)) = (input.ranks, least)

@@ -20,6 +20,7 @@ use crate::found::{Found, find_checkpoints, nothing_found};
 use crate::output::{Progress, counted, name_of, note};
 use crate::places::Places;
 use crate::prune::prune_after;
+use crate::remembered::SavedFiles;
 use anyhow::bail;
 use capture::{Captured, Capturer, KeptFile};
 use group::{Committer, Group, Whole};
@@ -66,7 +67,8 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     if args.store.job.is_none() {
         source.refuse_another_run(&job, &dir)?;
     }
-    let mut found = find_checkpoints(&dir, &args.layout, args.ranks, args.json, Some(&args.store.store))?;
+    let saved = SavedFiles::load(&store, &job, &dir);
+    let mut found = find_checkpoints(&dir, &args.layout, args.ranks, args.json, Some(&args.store.store), Some(&saved))?;
     tracing::info!(
         %job, store = name_of(&args.store.store), checkpoints = found.checkpoints.len(), bytes = found.bytes,
         "found checkpoints in the directory"
