@@ -8,6 +8,8 @@
 //! If the files of a step are written at different times, the times show which files belong to one step: see
 //! `anc/src/rewritten/times.rs`.
 //!
+//! Of files that the application uses in turn, only the newest one counts: see `anc/src/rewritten/in_turn.rs`.
+//!
 //! Files that no step rewrites, such as a mesh, do not count. Logs and other outputs that only grow do not count
 //! either, because an application appends to them at any time. A content counts as whole if it rewrites only files
 //! that the previous steps did not rewrite, because some applications use two sets of files in turn.
@@ -19,6 +21,7 @@ use mcrengine::turns::are_named_in_turn;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use times::{Content, Times};
 
+mod in_turn;
 mod times;
 
 /// The result of comparing the files of a group with earlier contents.
@@ -107,12 +110,23 @@ fn is_late(own: &[Contents<'_>], rank: Rank, path: &FilePath) -> bool {
 fn judge(then: &[Contents<'_>], now: &Contents<'_>, last: &CheckpointId) -> Rewritten {
     let (mut partly, mut unknown) = (Vec::new(), None);
     for (rank, files) in now {
-        let of_rank: Vec<&[Content<'_>]> = then.iter().filter_map(|then| then.get(rank)).map(Vec::as_slice).collect();
+        let mut contents: Vec<Vec<Content<'_>>> = then.iter().filter_map(|then| then.get(rank)).cloned().collect();
+        contents.push(files.clone());
+        in_turn::keep_newest(&mut contents);
+        let Some((files, before)) = contents.split_last() else { continue };
+        let of_rank: Vec<&[Content<'_>]> = before.iter().map(Vec::as_slice).collect();
         let Some((new, old)) = differences(&of_rank, files) else { continue };
-        match times::judge(&of_rank, files) {
+        // The times of a series of numbers are the times of several steps.
+        let is_of_cycle = |file: &&Content<'_>| !continues_series(file.path, &of_rank);
+        let of_cycle: Vec<Content<'_>> = files.iter().filter(is_of_cycle).copied().collect();
+        match times::judge(&of_rank, &of_cycle) {
             Some(Times::OneStep) => continue,
             Some(Times::TwoSteps { awaited, is_sure: true }) => {
-                partly.push((*rank, still_of(awaited, last, *rank)));
+                let why = match old.contains(awaited) {
+                    true => still_of(awaited, last, *rank),
+                    false => written_before(awaited, *rank),
+                };
+                partly.push((*rank, why));
                 continue;
             }
             Some(Times::TwoSteps { awaited, is_sure: false }) => {
@@ -199,6 +213,13 @@ fn still_of(awaited: &FilePath, last: &CheckpointId, rank: Rank) -> String {
     format!(
         "{awaited} still has the content of {last}, although other files of {rank} were written again: the files \
          are of two steps"
+    )
+}
+
+fn written_before(awaited: &FilePath, rank: Rank) -> String {
+    format!(
+        "{awaited} was written about a step before other files of {rank}, although each step writes it: the files are of \
+         two steps"
     )
 }
 
@@ -314,19 +335,23 @@ mod tests {
     #[test]
     fn a_file_that_is_older_than_two_writes_of_the_other_files_is_rewritten_by_no_step() {
         let path = |name: &str| FilePath::new(name.as_bytes()).expect("valid");
-        let names = ["topol.tpr", "state.cpt", "conf.gro"].map(path);
-        let judged = |then: [i64; 3], now: [i64; 3]| {
-            let contents = |times: [i64; 3]| {
-                by_rank((0..3).map(|nth| {
+        let names = ["topol.tpr", "state.cpt"].map(path);
+        // The times of both files in milliseconds, before and now.
+        let judged = |then: [i64; 2], now: [i64; 2]| {
+            let contents = |times: [i64; 2]| {
+                by_rank((0..2).map(|nth| {
                     let digest = Digest::of(&times[nth].to_le_bytes());
-                    (Rank(0), Content { path: &names[nth], digest, modified_ns: times[nth] * 1_000_000_000 })
+                    (Rank(0), Content { path: &names[nth], digest, modified_ns: times[nth] * 1_000_000 })
                 }))
             };
             judge(&[contents(then)], &contents(now), &"run".parse().expect("valid"))
         };
-        assert_eq!(judged([0, 3600, 3601], [0, 4500, 4501]), Rewritten::Whole);
-        assert!(matches!(judged([3602, 3600, 3601], [3602, 4500, 4501]), Rewritten::Unknown(_)), "written last");
-        assert!(matches!(judged([3590, 3600, 3620], [3590, 4500, 4520]), Rewritten::Unknown(_)), "written slowly");
+        assert_eq!(judged([0, 3_600_000], [0, 4_500_000]), Rewritten::Whole);
+        assert!(
+            matches!(judged([3_602_000, 3_600_000], [3_602_000, 4_500_000]), Rewritten::Unknown(_)),
+            "written last"
+        );
+        assert!(matches!(judged([3_599_500, 3_600_000], [3_599_500, 4_500_000]), Rewritten::Unknown(_)), "too near");
     }
 
     #[test]

@@ -100,7 +100,7 @@ pub fn judge<'a>(before: &[&[Content<'a>]], files: &[Content<'a>]) -> Option<Tim
 /// The median of the last intervals between the versions of a file. If there are two middle intervals, the result is
 /// the shorter interval, because a longer interval may be the time of several steps. `None` if the file has had only
 /// one version.
-fn median_interval(versions: &[i128]) -> Option<i128> {
+pub(super) fn median_interval(versions: &[i128]) -> Option<i128> {
     let mut intervals: Vec<i128> = versions.windows(2).rev().take(REWRITES_MAX).map(|pair| pair[1] - pair[0]).collect();
     intervals.sort_unstable();
     intervals.get(intervals.len().saturating_sub(1) / 2).copied()
