@@ -461,6 +461,8 @@ pub enum Doubt {
     NotClosed,
     /// The agent deleted the files of this checkpoint after the commit, and the application wrote files again.
     Deleted,
+    /// The number of ranks was counted in the files after the application had ended without success.
+    Counted,
 }
 
 /// The files that a guessed layout leaves out, as a part of all files that the application has written. All numbers

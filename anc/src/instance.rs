@@ -7,7 +7,8 @@
 //! takes the next name that is not in use. So a group that missed a step never joins its newer content to the older
 //! content of the other groups.
 
-use crate::fetch::{self, LeftOut};
+use crate::agent_doubt::doubt_of_agent;
+use crate::fetch;
 use crate::group::Key;
 use crate::names::Names;
 use crate::rewritten::{Rewritten, first_written_after, rewritten};
@@ -382,56 +383,15 @@ fn has_files(
     Ok(times.max() == Some(of.written_ms))
 }
 
-/// The doubt about a checkpoint with an HDF5 file that is longer than its superblock states. `whose` comes after the
-/// words "an HDF5 file".
-pub fn not_closed(whose: &str) -> String {
-    format!(
-        "an HDF5 file {whose} is longer than its superblock says, as after the death of a process that had not closed \
-         the file: it is uncertain whether the file is whole"
-    )
-}
-
-fn doubt_of_agent(rank: Rank, doubt: fetch::Doubt) -> Doubt {
-    Doubt::of_files(match doubt {
-        fetch::Doubt::Rewriting => {
-            return Doubt::of_step(format!(
-                "the code was writing its files again under the same names when the files of {rank} were taken, and \
-                 their times do not show which files belong to one step: it is uncertain whether the files are of one \
-                 step"
-            ));
-        }
-        fetch::Doubt::Fewer => format!(
-            "{rank} has fewer files than in the checkpoints before, and wrote no more: it is uncertain whether the \
-             checkpoint has all files of its step"
-        ),
-        fetch::Doubt::NotClosed => not_closed(&format!("of {rank}")),
-        fetch::Doubt::Deleted => format!(
-            "the application wrote files of {rank} again after the files of this checkpoint were committed and \
-             deleted: it is uncertain whether the files have the deleted bytes too. Set delete-after-commit = false"
-        ),
-        fetch::Doubt::LeftOut(LeftOut { files, of_files, bytes, of_bytes }) => {
-            let many = match (u128::from(bytes) * 100).checked_div(u128::from(of_bytes)) {
-                Some(percent) => format!("{files} of {of_files} files ({percent} % of the bytes)"),
-                None => "many files".to_owned(), // an older agent sends no numbers
-            };
-            format!(
-                "the layout was guessed from the file names, and {many} that the application wrote belong to no \
-                 checkpoint of this layout: it is uncertain whether the checkpoint has all files of its step. The \
-                 log of the agent names a file; give --layout"
-            )
-        }
-    })
-}
-
 /// The reason why it is uncertain whether the files of a first content belong to one step. There is doubt if the
-/// application may overwrite the name, and no agent was watching while files were written. `None` if there is no
-/// doubt.
+/// application may overwrite the name, no agent was watching while files were written, and the ranks wrote their files
+/// far apart. `None` if there is no doubt.
 fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<Doubt> {
     let unseen = written.unseen?;
     let is_reused = may_be_reused(label);
     let oldest_ms = written.ranks_ms.iter().map(|(_, ms)| *ms).min()?;
     let apart_ms = written.newest_ms.saturating_sub(oldest_ms);
-    (is_reused && written.ranks_ms.len() > 1 && apart_ms > 0).then(|| {
+    (is_reused && written.ranks_ms.len() > 1 && apart_ms >= ONE_STEP_MS).then(|| {
         Doubt::of_step(format!(
             "the name {label} has no number, so the code may overwrite it; the files of {unseen} were written \
              before an agent watched them, and the ranks wrote their files {:.1} s apart: it is uncertain whether \
@@ -878,14 +838,6 @@ mod tests {
         assert!(doubt(105_000, 5_000), "the other group's step is probably the one before");
         assert!(!doubt(105_000, 60_000), "the ranks of a long step may write seconds apart");
         assert!(!doubt(100_900, 1_000), "the groups wrote too near to each other for two steps");
-    }
-
-    #[test]
-    fn the_doubt_about_files_that_the_layout_leaves_out_says_how_many_they_are() {
-        let of = |left_out| doubt_of_agent(Rank(0), fetch::Doubt::LeftOut(left_out)).why;
-        let numbers = LeftOut { files: 3, of_files: 6, bytes: 40, of_bytes: 100 };
-        assert!(of(numbers).contains("and 3 of 6 files (40 % of the bytes) that the application wrote"));
-        assert!(of(LeftOut::default()).contains("and many files that the application wrote"));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+pub mod agent_doubt;
 mod announcing;
 pub mod attendance;
 pub mod budget;

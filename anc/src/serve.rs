@@ -522,6 +522,7 @@ fn announced(
         v1::Doubt::Fewer => Some(Doubt::Fewer),
         v1::Doubt::NotClosed => Some(Doubt::NotClosed),
         v1::Doubt::Deleted => Some(Doubt::Deleted),
+        v1::Doubt::Counted => Some(Doubt::Counted),
         // The reason of a newer agent may not be known here.
         v1::Doubt::Rewriting | v1::Doubt::None => Some(Doubt::Rewriting),
     };

@@ -2,12 +2,13 @@
 //!
 //! `mcr run` on one node sees the files of all ranks. If the number of ranks is not configured, `mcr run` counts the
 //! ranks of a completely written checkpoint. A checkpoint is completely written if a later checkpoint has begun, if
-//! all of its files were written again (see [`Again`]), or if the command has ended with success.
+//! all of its files were written again (see [`Again`]), or if the command has ended with success. If the command has
+//! ended without success, all files are counted, and the checkpoint is doubtful.
 
 use mcr_cnc::config::CncConfig;
 use mcr_cnc::layout::{CheckpointLabel, Layout, Linked, Listing, linked, list, sort};
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Rank};
-use mcrengine::manifest;
+use mcrengine::manifest::{self, About, Manifest};
 use mcrengine::store::PosixStore;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -25,7 +26,9 @@ pub fn is_needed(config: &CncConfig, store: &Path) -> bool {
         return false;
     }
     let Ok(store) = PosixStore::open(store) else { return false }; // the aggregator has reported the error
-    matches!(manifest::newest_of_group(&store, &config.job, GroupId(0), None), Ok(None))
+    let is_sure = |manifest: &Manifest| manifest.doubt.as_ref().is_none_or(|doubt| doubt.about != About::Ranks);
+    manifest::newest_of_group(&store, &config.job, GroupId(0), None)
+        .is_ok_and(|newest| !newest.is_some_and(|newest| is_sure(&newest)))
 }
 
 /// Waits until the files show the number of ranks, and sets it.

@@ -64,7 +64,7 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
         let (layout, signalled) = tokio::select! {
             layout = agent_layout(&config, None, &mut question) => (layout?, false),
             () = signals.next() => match last_layout(&config, false, question)? {
-                LastLayout::Layout(layout) => (layout, true),
+                LastLayout::Layout { layout, .. } => (layout, true),
                 LastLayout::Nothing => return Ok(ExitCode::SUCCESS),
                 LastLayout::Unknown => return Ok(ExitCode::from(NOT_COMMITTED)),
             },
@@ -624,15 +624,16 @@ impl Both {
     async fn drain(mut self, until: Instant, processes: Processes) -> anyhow::Result<bool> {
         self.config.has_ended_well = processes == Processes::EndedWell;
         if self.node.is_none() && self.config.watch.is_dir() {
-            // If the command failed, the files of several ranks may be only a part of a checkpoint.
-            match last_layout(
-                &self.config,
-                self.sees_all_ranks && processes == Processes::EndedWell,
-                self.question.take(),
-            )? {
-                LastLayout::Layout(layout) => {
-                    if self.must_count_ranks() {
-                        counted::set(&mut self.config, &layout, processes == Processes::EndedWell).await;
+            let has_ended = self.sees_all_ranks && matches!(processes, Processes::EndedWell | Processes::Gone);
+            match last_layout(&self.config, has_ended, self.question.take())? {
+                LastLayout::Layout { layout, is_whole } => {
+                    // If the command failed, the files of several ranks may be only a part of a checkpoint.
+                    let is_failed = has_ended && processes == Processes::Gone;
+                    let must_count = self.must_count_ranks();
+                    self.config.are_ranks_uncertain = is_failed && is_whole && self.config.ranks != Some(1);
+                    if must_count && !counted::set(&mut self.config, &layout, processes == Processes::EndedWell).await {
+                        self.config.are_ranks_uncertain =
+                            is_failed && counted::set(&mut self.config, &layout, true).await;
                     }
                     self.node = Some(NodeAgent::start(self.config.clone(), layout, Some(self.store.clone()))?);
                 }
@@ -846,7 +847,8 @@ fn runtime(threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
 
 /// The layout of an agent that must end before its layout is known.
 enum LastLayout {
-    Layout(Layout),
+    /// `is_whole`: the names show no checkpoints, so all files are one checkpoint.
+    Layout { layout: Layout, is_whole: bool },
     /// There are no files of the application.
     Nothing,
     /// There are files, but their names do not show the layout. The log reports these files.
@@ -861,7 +863,7 @@ fn last_layout(config: &CncConfig, sees_all_ranks: bool, mut asked: Option<Quest
     }
     let explanation = match guessed {
         Some(explanation) if !explanation.certain && !explanation.awaits_files => explanation,
-        _ => return Ok(LastLayout::Layout(layout)),
+        _ => return Ok(LastLayout::Layout { layout, is_whole: false }),
     };
     let listing = list(&config.watch, &config.scan_limits())?;
     let files = overlooked::of_the_application(listing, &config.watch, None).files.len();
@@ -873,7 +875,7 @@ fn last_layout(config: &CncConfig, sees_all_ranks: bool, mut asked: Option<Quest
             watch = %config.watch.display(), files,
             "no layout is configured, and the file names show no checkpoints: all files are saved as one checkpoint"
         );
-        return Ok(LastLayout::Layout(layout));
+        return Ok(LastLayout::Layout { layout, is_whole: true });
     }
     tracing::error!(
         exit_status = NOT_COMMITTED,

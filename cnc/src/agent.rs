@@ -373,6 +373,7 @@ impl Core {
         let (verdicts, left_out, before) =
             (Arc::clone(&self.verdicts), self.left_out.clone(), Arc::clone(&self.before));
         let (done, is_final) = (self.done_to.clone(), self.has_ended_well && self.before.is_later(&ready));
+        let are_ranks_uncertain = self.config.are_ranks_uncertain;
         let was_deleted = self.deleted.iter().any(|(label, rank)| (label, *rank) == (&ready.checkpoint, ready.rank));
         tokio::task::spawn_blocking(move || {
             let left = left_out.and_then(|left_out| left_out.doubt(&ready.checkpoint));
@@ -383,6 +384,7 @@ impl Core {
                 () if ready.has_fewer_files => (v1::Doubt::Fewer, None),
                 () if left.is_some() => (v1::Doubt::LeftOut, None),
                 () if was_deleted => (v1::Doubt::Deleted, None),
+                () if are_ranks_uncertain => (v1::Doubt::Counted, None),
                 () => (v1::Doubt::None, None),
             };
             let left_out = left.map(|left| v1::LeftOut {

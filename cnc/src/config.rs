@@ -341,6 +341,9 @@ pub struct CncConfig {
     /// Whether the application had ended with success, with all its processes, before the agent starts. Not a key of
     /// the configuration.
     pub has_ended_well: bool,
+    /// Whether the number of ranks was counted after the application had ended without success. Not a key of the
+    /// configuration.
+    pub are_ranks_uncertain: bool,
     /// Files that were written so shortly before the start that their times do not show it, and their modification
     /// times. The application has not written these files.
     pub written_before: BTreeMap<FilePath, SystemTime>,
@@ -514,6 +517,7 @@ impl CncOptions {
                 .duration_since(SystemTime::UNIX_EPOCH)
                 .map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)),
             has_ended_well: false,
+            are_ranks_uncertain: false,
             written_before: BTreeMap::new(),
             leave_out: Vec::new(),
         })

@@ -109,6 +109,8 @@ pub struct Doubt {
 pub enum About {
     /// Whether the files are of one step.
     Step,
+    /// Whether the number of ranks is right.
+    Ranks,
     /// Whether all files are there, and whole. A value that this build does not know counts as this value.
     #[serde(other)]
     Files,
@@ -118,6 +120,11 @@ impl Doubt {
     /// A doubt whether the files are of one step.
     pub fn of_step(why: String) -> Self {
         Self { about: About::Step, why }
+    }
+
+    /// A doubt whether the number of ranks is right.
+    pub fn of_ranks(why: String) -> Self {
+        Self { about: About::Ranks, why }
     }
 
     /// A doubt whether all files are there, and whole.
