@@ -25,8 +25,8 @@ pub(crate) use format::{
     readable_bytes, with_job,
 };
 pub use list::{
-    foreign_job, has_all_manifests, has_checkpoints, jobs, list, list_remembering, newest_of_group, newest_restorable,
-    state, unfinished,
+    foreign_job, has_all_manifests, has_checkpoints, jobs, list, list_remembering, list_with_records, newest_of_group,
+    newest_restorable, state, unfinished,
 };
 pub use spoiled::spoil;
 pub(crate) use spoiled::{SPOILED, spoiled};

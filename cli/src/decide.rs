@@ -122,6 +122,10 @@ impl<'a> Decider<'a> {
             if !newest.is_restart || !self.may_follow(newest)? {
                 return Ok(Role::Decide { after });
             }
+            // All ranks of a complete checkpoint have run, so the new run of this record began before this restart.
+            if newest.from.is_none() && has_completed(all, newest.number) {
+                return Ok(Role::Decide { after });
+            }
             let others = self.others(newest, all)?;
             // If the job committed a checkpoint after the decision, the application was started, or `mcr save` ran.
             // But if a rank of this restart was not restored, the application was not started with this rank. In this
@@ -402,4 +406,8 @@ pub fn names_of(ids: &[CheckpointId]) -> String {
 
 fn has_committed(all: &[CheckpointState], number: u32) -> bool {
     all.iter().any(|state| state.groups > 0 && state.place.is_some_and(|place| place.incarnation == number))
+}
+
+fn has_completed(all: &[CheckpointState], number: u32) -> bool {
+    all.iter().any(|state| state.is_complete() && state.place.is_some_and(|place| place.incarnation == number))
 }

@@ -123,7 +123,7 @@ const DECISION_INTERVAL: Duration = Duration::from_millis(250);
 fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let store = open_store(&args.store)?;
-    let Some(job) = job_of(&store, &args.store)? else { return new_run(&args, None) };
+    let Some(job) = job_of(&store, &args.store)? else { return new_run(&args, None, None) };
     let asked = args.checkpoint.clone();
     let known = if asked.is_some() { manifest::list(&store, &job)? } else { Vec::new() };
     // `latest` stands for the checkpoint that a restart chooses by itself, `latest~N` for the one N places before.
@@ -132,8 +132,7 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
     let args = RestartArgs { checkpoint: named, ..args };
     let decider = Decider::new(&store, &job, &args, started)?;
     let (all, incarnations, role) = loop {
-        let all = manifest::list(&store, &job)?;
-        let incarnations = Incarnations::load(&store, &job)?;
+        let (all, incarnations) = manifest::list_with_records(&store, &job)?;
         match decider.role(&all, &incarnations)? {
             // Another node may run its restart again and decide soon, so this restart waits for the decision.
             Role::Lost(_) if started.elapsed() < DECISION_MAX => std::thread::sleep(DECISION_INTERVAL),
@@ -431,7 +430,8 @@ fn nothing_restored(
     if let Some(renamed) = renamed_away(store, &args.store.store, job).filter(|_| all.is_empty()) {
         return Err(renamed.into());
     }
-    let incomplete: Vec<_> = all.iter().filter(|state| !state.is_pruned).collect();
+    let left = all.iter().filter(|state| !state.is_pruned);
+    let (complete, incomplete): (Vec<_>, Vec<_>) = left.partition(|state| state.is_complete());
     for state in &incomplete {
         eprintln!("mcr: {} is {} ({}): skipped", state.id, state.condition(), problems_of(state));
         if is_lost(state) {
@@ -473,7 +473,14 @@ fn nothing_restored(
             Err(error) => return Err(error.into()),
         }
     }
-    new_run(args, Some(job.clone()))
+    let mut why = None;
+    if let Role::Follow(record) = role {
+        // Without this note, a later restart of this part would follow the decision for the new run once more.
+        drop(decider.done(record.number));
+        let begun = format!("{} of job {job} is a new run, which another node decided", record.describe());
+        why = complete.first().map(|newest| format!("{begun}, so {} is not restored", newest.id));
+    }
+    new_run(args, Some(job.clone()), why)
 }
 
 /// Why nothing is restored if the decision cannot be recorded.
@@ -653,8 +660,8 @@ fn problems_of(state: &CheckpointState) -> String {
 }
 
 /// Reports that there is no checkpoint, so that the job begins a new run. Fails if the agent's state file names a
-/// committed checkpoint.
-fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
+/// committed checkpoint. `why`: the reason, if the job has a complete checkpoint.
+fn new_run(args: &RestartArgs, job: Option<JobId>, why: Option<String>) -> anyhow::Result<ExitCode> {
     if let (Some(file), Some(job)) = (&args.state, job.as_ref().or(args.store.job.as_ref()))
         && let Loaded::Found(AgentState { committed: Some(committed), .. }) = AgentState::load(file, job)
     {
@@ -668,6 +675,7 @@ fn new_run(args: &RestartArgs, job: Option<JobId>) -> anyhow::Result<ExitCode> {
         bail!("{} holds no complete checkpoint, so no {wanted}", args.store.store.display());
     }
     let why = match &job {
+        _ if why.is_some() => why.unwrap_or_default(),
         Some(job) => match no_checkpoint_of(&open_store(&args.store)?, &args.store, job)? {
             Some(none) => {
                 if let Some(near) = &none.near {

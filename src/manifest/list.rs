@@ -67,6 +67,21 @@ pub fn list_remembering(
     job: &JobId,
     remembered: &mut Remembered,
 ) -> Result<Vec<CheckpointState>, ReadError> {
+    Ok(list_judged(store, job, remembered)?.0)
+}
+
+/// Lists checkpoints like [`list`], together with the records that decided which of them are dead or set aside. A
+/// restart of another node may write a record at any time, so records that are read separately may contradict the
+/// list.
+pub fn list_with_records(store: &dyn Store, job: &JobId) -> Result<(Vec<CheckpointState>, Incarnations), ReadError> {
+    list_judged(store, job, &mut Remembered::nothing())
+}
+
+fn list_judged(
+    store: &dyn Store,
+    job: &JobId,
+    remembered: &mut Remembered,
+) -> Result<(Vec<CheckpointState>, Incarnations), ReadError> {
     let mut ids: Vec<CheckpointId> = match directories(store, Path::new(job.as_str())) {
         Err(ReadError::Missing { .. }) => Vec::new(),
         other => other?,
@@ -90,7 +105,7 @@ pub fn list_remembering(
         let older = placed.iter().position(|other| by_name(other, &state).is_lt());
         placed.insert(older.unwrap_or(placed.len()), state);
     }
-    Ok(placed)
+    Ok((placed, incarnations))
 }
 
 /// The complete checkpoints of a job, newest first. Checkpoints that a newer incarnation set aside come last. The

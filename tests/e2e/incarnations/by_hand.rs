@@ -31,3 +31,21 @@ fn a_job_whose_last_start_has_an_identity_is_continued_by_hand_only_with_a_name(
     site.write(2, 2, 0..RANKS);
     wait_complete(&site.store(), &id(2));
 }
+
+#[test]
+fn the_node_that_followed_a_decision_for_a_new_run_restores_the_newest_checkpoint_at_the_next_restart() {
+    for nodes in [&["0-1", "2-3"][..], &["0-1"]] {
+        let site = Site::empty();
+        // On the second site, the node of ranks 2-3 runs no restart before the first start.
+        nodes.iter().copied().for_each(|ranks| assert!(site.restart(&["--ranks", ranks], 3).0.is_empty()));
+        site.write(1, 1, 0..RANKS);
+        let mut save = mcr();
+        save.arg("save").arg(site.run_dir()).args(["--layout", "{checkpoint}/rank_{rank}.dat", "--job", "job"]);
+        run(save.args(["--group-size", "2", "--store"]).arg(site.store()), 0);
+        for ranks in ["2-3", "0-1"] {
+            let (found, said) = site.restart(&["--ranks", ranks], 0);
+            assert_eq!(found, [(1, 1)].into(), "{said}");
+            assert!(!said.contains("skipped"), "{said}");
+        }
+    }
+}
