@@ -263,7 +263,11 @@ fn doomed<'a>(
     let newest = states.iter().find(|state| state.condition() == Condition::Complete);
     let is_before_newest = |state: &CheckpointState| match (state.place, newest) {
         (_, None) => false,
-        // No manifest of the checkpoint can be read, so its age is judged by its name.
+        // No manifest of the checkpoint can be read. The list has the checkpoint before all that may be older.
+        (None, Some(newest)) if state.is_damaged => {
+            states.iter().find(|first| first.id == state.id || first.id == newest.id) == Some(newest)
+        }
+        // No manifest of the checkpoint was written, so its age is judged by its name.
         (None, Some(newest)) => {
             natural_cmp(state.id.as_str().as_bytes(), newest.id.as_str().as_bytes()) == Ordering::Less
         }

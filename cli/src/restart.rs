@@ -321,7 +321,8 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
             passed_over,
             moved_aside: restored.moved_aside,
         };
-        if let Err(error) = print_restored(&report, state.doubt.as_deref(), &args, started) {
+        let is_sure = all.iter().any(|s| wanted.as_ref() == Some(&s.id) && s.place.is_some());
+        if let Err(error) = print_restored(&report, is_sure, state.doubt.as_deref(), &args, started) {
             tell(format!(
                 "the files of {} ARE restored, to {}; only this result is not printed",
                 state.id,
@@ -528,7 +529,9 @@ fn candidates<'a>(
         if args.exact && !from[0].is_complete() {
             bail!("{} cannot be restored: {}", from[0].id, problems_of(&from[0]));
         }
-        let complete: Vec<&CheckpointState> = from.iter().filter(|state| state.is_complete()).collect();
+        // If the place of a checkpoint is not known, the checkpoints after it in the list may be newer.
+        let is_placed = from[0].is_complete() || from[0].place.is_some();
+        let complete: Vec<&CheckpointState> = from.iter().filter(|state| is_placed && state.is_complete()).collect();
         if complete.is_empty() {
             let what = from[0].condition();
             let others: Vec<CheckpointId> =
@@ -558,7 +561,8 @@ fn candidates<'a>(
     let newer = || all.iter().take_while(|state| state.id != chosen[0].id);
     if let Some(unreadable) = newer().find(|state| state.is_unreadable) {
         let problems = problems_of(unreadable);
-        let what = format!("{} is the newest, and it was not read ({problems})", unreadable.id);
+        let is = if unreadable.place.is_some() { "is" } else { "may be" };
+        let what = format!("{} {is} the newest, and it was not read ({problems})", unreadable.id);
         let older = format!("{}; --checkpoint {} restores an older one", way_to_read(&problems), chosen[0].id);
         return Err(not_read(what, &problems, older));
     }
@@ -718,7 +722,14 @@ fn note_damage(store: &dyn Store, job: &JobId, id: &CheckpointId, error: &anyhow
     }
 }
 
-fn print_restored(report: &Report, doubt: Option<&str>, args: &RestartArgs, started: Instant) -> anyhow::Result<()> {
+/// `is_sure`: whether the place of the wanted checkpoint in the order is known.
+fn print_restored(
+    report: &Report,
+    is_sure: bool,
+    doubt: Option<&str>,
+    args: &RestartArgs,
+    started: Instant,
+) -> anyhow::Result<()> {
     if args.json {
         return print_json(report);
     }
@@ -741,10 +752,11 @@ fn print_restored(report: &Report, doubt: Option<&str>, args: &RestartArgs, star
         print(&format!("{checkpoint} is DOUBTFUL: {doubt}\n"))?;
     }
     if let (Some(wanted), true) = (&report.wanted, report.outcome == "older") {
+        let is = if is_sure { "is" } else { "may be" };
         let reason = report.passed_over.iter().find(|passed_over| passed_over.checkpoint == *wanted);
         print(&match reason {
-            Some(PassedOver { reason, .. }) => format!("this is OLDER than {wanted}, which was skipped: {reason}\n"),
-            None => format!("this is OLDER than {wanted}, which cannot be restored\n"),
+            Some(PassedOver { reason, .. }) => format!("this {is} OLDER than {wanted}, which was skipped: {reason}\n"),
+            None => format!("this {is} OLDER than {wanted}, which cannot be restored\n"),
         })?;
     }
     Ok(())

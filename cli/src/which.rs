@@ -45,7 +45,8 @@ pub fn tell_of_newer(all: &[CheckpointState], chosen: &CheckpointId, is_told: im
     let mut newer = all.iter().take_while(|state| state.id != *chosen);
     if let Some(newer) = newer.find(|state| is_told(state.condition())) {
         let why = newer.problems.first().map(|why| format!(": {why}")).unwrap_or_default();
-        note(format!("{} is newer than {chosen}, but {}{why}", newer.id, newer.condition()));
+        let is = if newer.place.is_some() || !newer.is_damaged { "is" } else { "may be" };
+        note(format!("{} {is} newer than {chosen}, but {}{why}", newer.id, newer.condition()));
     }
 }
 

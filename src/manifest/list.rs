@@ -1,9 +1,9 @@
 //! Lists the jobs of a store and the checkpoints of a job.
 
 use super::files::FileTotals;
-use super::format::{Manifest, Place, manifest_name, read_head, read_manifest};
+use super::format::{Manifest, Place, group_of_manifest, manifest_name, manifest_path, read_head, read_manifest};
 use super::state::CheckpointState;
-use crate::container::checkpoint_dir;
+use crate::container::{checkpoint_dir, container_path};
 use crate::error::{ReadError, StoreError};
 use crate::ids::{CheckpointId, GroupId, JobId, natural_cmp};
 use crate::incarnation::{self, Incarnations};
@@ -56,7 +56,9 @@ pub fn foreign_job(store: &dyn Store, job: &JobId) -> Option<String> {
     None
 }
 
-/// The checkpoints of a job, newest first, complete or not. The list is empty if the job does not exist.
+/// The checkpoints of a job, newest first, complete or not. The list is empty if the job does not exist. If no manifest
+/// of a damaged or unreadable checkpoint can be read, only the checkpoints before it are known to be newer, and those
+/// after it may be older or newer.
 pub fn list(store: &dyn Store, job: &JobId) -> Result<Vec<CheckpointState>, ReadError> {
     list_remembering(store, job, &mut Remembered::nothing())
 }
@@ -98,14 +100,46 @@ fn list_judged(
     let by_name =
         |a: &CheckpointState, b: &CheckpointState| natural_cmp(a.id.as_str().as_bytes(), b.id.as_str().as_bytes());
     states.sort_by(|a, b| b.place.cmp(&a.place).then_with(|| by_name(b, a)));
-    // If all manifests of a checkpoint are damaged, the name of the checkpoint determines its place.
     let is_placed = |s: &CheckpointState| s.place.is_some() || !(s.is_damaged || s.is_unreadable);
-    let (mut placed, nameless): (Vec<_>, Vec<_>) = states.into_iter().partition(is_placed);
-    for state in nameless {
-        let older = placed.iter().position(|other| by_name(other, &state).is_lt());
-        placed.insert(older.unwrap_or(placed.len()), state);
+    let (mut placed, unplaced): (Vec<_>, Vec<_>) = states.into_iter().partition(is_placed);
+    for state in unplaced {
+        let at = match written_before(store, job, &state.id) {
+            Some(time) => placed.iter().position(|other| other.place.is_some() && !is_newer(store, job, other, time)),
+            None => placed.iter().position(|other| by_name(other, &state).is_lt()),
+        };
+        placed.insert(at.unwrap_or(placed.len()), state);
     }
     Ok((placed, incarnations))
+}
+
+/// A time by which all groups of a checkpoint were written, for a checkpoint without a readable manifest. Both the
+/// directory and the containers show such a time, and damage may have changed one of the two. `None` if the store knows
+/// no times.
+///
+/// The name of such a checkpoint does not show its place: `heat_1` may be newer than `min_2`, and a restarted
+/// application may write `step_9` after `step_10`.
+fn written_before(store: &dyn Store, job: &JobId, id: &CheckpointId) -> Option<i64> {
+    let dir = checkpoint_dir(job, id);
+    let of_dir = modified_unix_ms(store, &dir)?;
+    let entries = store.list_dir(&dir).unwrap_or_default();
+    let groups = entries.iter().filter_map(|entry| group_of_manifest(&entry.name));
+    let containers: Option<Vec<i64>> =
+        groups.map(|group| modified_unix_ms(store, &container_path(job, id, group))).collect();
+    Some(containers.and_then(|times| times.into_iter().max()).map_or(of_dir, |of_containers| of_containers.min(of_dir)))
+}
+
+/// Whether a checkpoint was certainly committed after this time of the store. The manifests of a copied store may be
+/// newer than the commit, and the clock of the node that wrote the manifests may be wrong. Therefore both times count.
+fn is_newer(store: &dyn Store, job: &JobId, state: &CheckpointState, time: i64) -> bool {
+    let manifests = (0..state.groups).map(|group| manifest_path(job, &state.id, GroupId(group)));
+    let mut written = manifests.filter_map(|path| modified_unix_ms(store, &path)).peekable();
+    i64::try_from(state.created_unix_ms).is_ok_and(|created| created > time)
+        && written.peek().is_some()
+        && written.all(|written| written > time)
+}
+
+fn modified_unix_ms(store: &dyn Store, path: &Path) -> Option<i64> {
+    store.stat(path).ok()?.modified_unix_ms
 }
 
 /// The complete checkpoints of a job, newest first. Checkpoints that a newer incarnation set aside come last. The

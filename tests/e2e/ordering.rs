@@ -161,3 +161,61 @@ fn the_newest_checkpoint_is_doubtful_if_it_has_fewer_files_than_all_before() {
     run(mcr().args(["restart", "--copy", "--store"]).arg(dir.path().join("store")).arg("--to").arg(&to), 2);
     assert!(to.join("ckpt-2/rng.pt").exists() && !to.join("ckpt-3").exists());
 }
+
+/// Adds a byte to the end of a checkpoint's only manifest.
+fn damage(dir: &Path, id: &str) {
+    let manifest = dir.join("store/job").join(id).join("group-0000.manifest");
+    let mut bytes = std::fs::read(&manifest).expect("readable");
+    bytes.push(b'x');
+    std::fs::write(&manifest, bytes).expect("written");
+}
+
+/// Runs a restart, and returns what it prints.
+fn restart(dir: &Path, more: &[&str], expected: i32) -> String {
+    let mut restart = mcr();
+    restart.args(["restart", "--copy", "--store"]).arg(dir.join("store")).arg("--to").arg(dir.join("said")).args(more);
+    let output = run(&mut restart, expected);
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Writes and saves these checkpoints one after the other.
+fn save_each(dir: &Path, names: &[&str]) {
+    std::fs::create_dir(dir.join("data")).expect("made");
+    for name in names {
+        std::fs::write(dir.join(format!("data/{name}.dat")), name).expect("written");
+        save(dir);
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}
+
+#[test]
+fn a_restart_says_so_if_a_damaged_checkpoint_of_unknown_place_may_be_newer_than_what_it_restored() {
+    for newest in ["heat_1", "run_1"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        save_each(dir.path(), &["min_1", "min_2", newest]);
+        damage(dir.path(), newest);
+        assert_eq!(listed(dir.path()), [newest, "min_2", "min_1"]);
+        assert_eq!(restored(dir.path(), &[], 2), "min_2");
+        let said = restart(dir.path(), &[], 2);
+        assert!(said.contains(&format!("this may be OLDER than {newest}, which was skipped: ")), "{said}");
+        let said = restart(dir.path(), &["--checkpoint", newest], 1);
+        let others = "none of the complete checkpoints of job job is known to be older: min_2, min_1";
+        assert!(said.contains(others), "{said}");
+        run(mcr().args(["prune", "--incomplete", "--store"]).arg(dir.path().join("store")), 0);
+        assert_eq!(listed(dir.path()).len(), 3, "it may be the newest, so prune keeps it");
+    }
+}
+
+#[test]
+fn a_damaged_checkpoint_that_was_saved_before_the_restored_one_is_older_whatever_its_name() {
+    for oldest in ["heat_1", "run_9"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        save_each(dir.path(), &[oldest, "min_1", "min_2"]);
+        damage(dir.path(), oldest);
+        assert_eq!(listed(dir.path()), ["min_2", "min_1", oldest]);
+        assert_eq!(restored(dir.path(), &[], 0), "min_2");
+        assert!(!restart(dir.path(), &[], 0).contains("OLDER"));
+        run(mcr().args(["prune", "--incomplete", "--store"]).arg(dir.path().join("store")), 0);
+        assert_eq!(listed(dir.path()), ["min_2", "min_1"]);
+    }
+}
