@@ -37,6 +37,10 @@ pub struct PruneOptions {
     pub in_flight: Vec<CheckpointId>,
     /// Whether prune only reports which files it would remove.
     pub dry_run: bool,
+    /// Checkpoints that a dry run counts as marked as bad, because the real command marks them first.
+    pub as_bad: Vec<CheckpointId>,
+    /// Checkpoints that a dry run counts as not marked as bad, because the real command removes the marks first.
+    pub as_unmarked: Vec<CheckpointId>,
     /// A kept container of a removed checkpoint is rewritten if less than this percentage of the container is needed.
     /// 0 means never.
     pub repack_below_percent: u32,
@@ -119,7 +123,17 @@ pub fn prune_remembering(
     remembered: &mut Remembered,
 ) -> Result<Pruned, StoreError> {
     remembered.look_again();
-    let states = list_remembering(store, job, remembered)?;
+    let mut states = list_remembering(store, job, remembered)?;
+    if options.dry_run {
+        for state in &mut states {
+            if options.as_bad.contains(&state.id) {
+                state.bad = Some(String::new());
+            }
+            if options.as_unmarked.contains(&state.id) {
+                state.bad = None;
+            }
+        }
+    }
     let mut pruned = Pruned::default();
     if is_blocked(&states, options, &mut pruned) {
         return Ok(pruned);

@@ -60,6 +60,8 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
         incomplete: args.incomplete,
         in_flight: Vec::new(),
         dry_run: args.dry_run,
+        as_bad: args.mark_bad.clone(),
+        as_unmarked: args.unmark.clone(),
         repack_below_percent: args.repack_below,
         now_unix_ms: now_unix_ms(),
     };

@@ -178,6 +178,21 @@ fn a_checkpoint_that_is_marked_as_bad_is_listed_so_until_the_mark_is_taken_away(
 }
 
 #[test]
+fn a_dry_run_counts_with_the_marks_that_the_real_command_sets_or_removes_first() {
+    let dir = saved(3, &[]);
+    let all = names(&dir);
+    let removed = |id: &str, said: &str| said.lines().any(|line| line.ends_with(&format!(" remove {id}")));
+    let said = prune(&dir, &["--mark-bad", &all[0], "--keep", "1", "--dry-run"], 0);
+    assert_eq!([0, 1, 2].map(|n| removed(&all[n], &said)), [false, false, true], "{said}");
+    prune(&dir, &["--mark-bad", &all[0]], 0);
+    let said = prune(&dir, &["--unmark", &all[0], "--keep", "1", "--dry-run"], 0);
+    assert_eq!([0, 1, 2].map(|n| removed(&all[n], &said)), [false, true, true], "{said}");
+    assert_eq!(states(&dir)[0].1, "bad", "a dry run changes no mark");
+    prune(&dir, &["--mark-bad", &all[0], "--keep", "1"], 0);
+    assert_eq!(names(&dir), all[..2]);
+}
+
+#[test]
 fn empty_directories_and_old_temporary_files_go_and_new_ones_stay() {
     let dir = saved(2, &[]);
     let job = store(&dir).join("job");
