@@ -1,6 +1,10 @@
 //! The signals that end a daemon.
 
 use nix::sys::signal::Signal;
+use std::time::Duration;
+
+/// Time that a process may still take to end after a second signal. If everything is committed, the end takes less.
+const END_MAX: Duration = Duration::from_millis(500);
 
 /// Receives SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2. Only SIGTERM and SIGINT end a daemon. SIGUSR1 ends a worker
 /// of `mcr node`, and `mcr node` sends this signal when the job is over.
@@ -80,8 +84,8 @@ impl Signals {
         }
     }
 
-    /// Waits for `end`. Returns `None` if this process receives SIGTERM or SIGINT before `end`. SIGUSR1 changes
-    /// nothing.
+    /// Waits for `end`. Returns `None` if this process receives SIGTERM or SIGINT, and `end` takes longer than 0.5 s
+    /// from then on. SIGUSR1 changes nothing.
     pub async fn unless_again<T>(&mut self, end: impl Future<Output = T>) -> Option<T> {
         let again = async {
             loop {
@@ -91,9 +95,10 @@ impl Signals {
                 }
             }
         };
+        let mut end = std::pin::pin!(end);
         tokio::select! {
-            end = end => Some(end),
-            () = again => None,
+            end = &mut end => Some(end),
+            () = again => tokio::time::timeout(END_MAX, end).await.ok(),
         }
     }
 }
@@ -104,4 +109,27 @@ fn is_ignored(signal: Signal) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .is_some_and(|mask| mask >> (signal as u32 - 1) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_second_signal_does_not_hide_the_result_of_an_end_that_has_nothing_left_to_commit() {
+        let mut signals = Signals::new().expect("signals");
+        nix::sys::signal::raise(Signal::SIGTERM).expect("raised");
+        signals.next().await;
+        let ends_soon = async {
+            nix::sys::signal::raise(Signal::SIGTERM).expect("raised");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            true
+        };
+        assert_eq!(signals.unless_again(ends_soon).await, Some(true));
+        let never_ends = async {
+            nix::sys::signal::raise(Signal::SIGTERM).expect("raised");
+            std::future::pending::<bool>().await
+        };
+        assert_eq!(signals.unless_again(never_ends).await, None);
+    }
 }
