@@ -21,6 +21,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::time::SystemTime;
+use turns::Turns;
 use words::{CHECKPOINT_WORDS, PART_WORDS, RANK_WORDS, is_of_kind};
 
 mod beside;
@@ -31,6 +32,7 @@ mod grids;
 mod in_time;
 mod runs;
 mod steps;
+mod turns;
 mod words;
 
 pub use beside::Unplaced;
@@ -362,8 +364,9 @@ fn from_numbers(
     let mut ranks: Vec<Option<RankSlot>> = templates.iter().map(|template| template.find_rank(one_rank)).collect();
     drop_contradictions(&templates, &mut ranks);
     adopt_ranks(&templates, &mut ranks);
+    let turns = Turns::remove(&templates, &mut ranks, known_ranks);
     // Files with pauses between them are steps. Two such files may also be two ranks.
-    let (mut are_steps, mut may_be_steps) = (false, false);
+    let (mut are_steps, mut may_be_steps) = (turns.are_there(), false);
     for (template, rank) in templates.iter().zip(&mut ranks) {
         let written = rank.as_ref().filter(|rank| known_ranks.map(u64::from) != Some(rank.ranks));
         let written = written.map_or(0, |rank| template.written_in_order(rank));
@@ -374,6 +377,7 @@ fn from_numbers(
     }
     let any_rank = ranks.iter().any(Option::is_some);
     let (span, hidden, asks) = match steps::find_span(&templates, &ranks) {
+        Some(span) if !any_rank && turns::are_in_turn(&templates, &span.text) => (Some(span.text), span.hides, None),
         Some(span) if any_rank || is_series(&templates, &span.text, one_rank || are_steps) => {
             (Some(span.text), span.hides, span.asks)
         }
