@@ -32,6 +32,7 @@ mod grids;
 mod in_time;
 mod runs;
 mod steps;
+mod times;
 mod turns;
 mod words;
 
@@ -126,7 +127,7 @@ fn guess_of(
     let times = Times::of(listing);
     let one_rank = ranks == Some(1);
     let preset = presets::telling(&paths).find_map(|preset| fits(&preset, &paths, one_rank));
-    let guessed = preset.or_else(|| {
+    let guessed = preset.or_else(|| times::in_directories(&paths)).or_else(|| {
         let of_state: Vec<&FilePath> = paths.iter().copied().filter(|path| !beside::is_beside_states(path)).collect();
         let of_state = if of_state.is_empty() { &paths } else { &of_state };
         let label = label_of_directory(directory);
@@ -684,7 +685,7 @@ impl Template<'_> {
     /// must have all ranks.
     fn try_rank(&self, slot: usize, of_a_node: bool) -> Option<RankSlot> {
         let word = self.word(slot);
-        if word == Word::Checkpoint {
+        if word == Word::Checkpoint || times::is_of_time(self, slot) {
             return None;
         }
         let linked = self.linked(slot);
