@@ -431,7 +431,8 @@ fn from_numbers(
     }
     let grid = || grids::asks(&templates, span.as_deref().unwrap_or_default());
     let gap = || templates.iter().find_map(steps::rank_with_gaps).or_else(grid).filter(|_| !any_rank && !one_rank);
-    let asks = asks.or_else(gap).or_else(|| {
+    let two_runs = || turns.asks(&templates, paths, span.as_deref()?);
+    let asks = asks.or_else(two_runs).or_else(gap).or_else(|| {
         let (template, rank) = ranked.iter().find(|(template, rank)| template.contradicts(rank))?;
         Some(format!(
             "the number # in {} would be the rank, but the files of one number were written after those of the other, as \

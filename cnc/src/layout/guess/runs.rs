@@ -45,7 +45,7 @@ pub(super) fn mixed(layout: &Layout, paths: &[&FilePath]) -> Option<String> {
     })
 }
 
-fn question(one: &FilePath, other: &FilePath, label: &CheckpointId) -> String {
+pub(super) fn question(one: &FilePath, other: &FilePath, label: &CheckpointId) -> String {
     format!(
         "{one} and {other} both look like files of checkpoint {label}, and seem to come from two runs. Save \
          each run separately, with its own directory and --job; or say with --layout which files belong \

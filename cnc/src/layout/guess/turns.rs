@@ -3,7 +3,8 @@
 //! pauses between the years, each file is a step, and the month is no rank. The ranks of a job write at about the same
 //! time, or with short pauses and long ones between the steps.
 
-use super::{RankSlot, SLOT, Template, Word, number};
+use super::{RankSlot, SLOT, Template, Word, label_of, number, runs};
+use mcrengine::ids::FilePath;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::{Duration, SystemTime};
@@ -42,6 +43,26 @@ impl Turns {
     pub(super) fn are_there(&self) -> bool {
         !self.found.is_empty()
     }
+
+    /// The question if the name of a checkpoint has only the numbers that change less often, as in `run1/0003.dat` and
+    /// `run2/0003.dat`. Then a checkpoint would have all steps of a run.
+    pub(super) fn asks(&self, templates: &[Template<'_>], paths: &[&FilePath], span: &[u8]) -> Option<String> {
+        self.found.iter().find_map(|(nth, rank)| {
+            let template = &templates[*nth];
+            let (_, first) = template.find(span, None)?;
+            let varies = |slot: &usize| template.rows.iter().any(|row| row[*slot] != template.rows[0][*slot]);
+            let is_missing = |slot: &usize| varies(slot) && !(first..first + count(span)).contains(slot);
+            let missing: Vec<usize> = (0..template.slots()).filter(is_missing).collect();
+            let is_inner = |slot: &usize| rank.linked.contains(slot) != (template.word(rank.slot) == Word::Rank);
+            let last = missing.last().filter(|_| missing.iter().all(is_inner))?;
+            let is_same = |one: &[&[u8]], other: &[&[u8]]| missing.iter().all(|slot| one[*slot] == other[*slot]);
+            let name = |row: &[&[u8]]| paths.iter().find(|path| template.is_name(row, path)).copied();
+            template.rows.iter().find_map(|one| {
+                let other = template.rows.iter().find(|row| *row != one && is_same(row, one))?;
+                Some(runs::question(name(one)?, name(other)?, &label_of(one[*last]).ok()?))
+            })
+        })
+    }
 }
 
 /// Whether the numbers of a span are parts of one number, as in `rst_0001-12` and `t0.5`, and all files with this span
@@ -55,6 +76,10 @@ pub(super) fn are_in_turn(templates: &[Template<'_>], span: &[u8]) -> bool {
     let last = |template: &Template<'_>| template.find(span, None).map(|(_, first)| first + texts.len() - 2);
     let mut found = templates.iter().filter_map(|template| Some((template, last(template)?))).peekable();
     found.peek().is_some() && found.all(|(template, last)| template.is_in_turn(|slot| slot != last))
+}
+
+fn count(span: &[u8]) -> usize {
+    span.iter().filter(|byte| **byte == SLOT).count()
 }
 
 /// The time in which a file was written, and its numbers that change less often and more often.
@@ -99,6 +124,12 @@ impl Template<'_> {
         let shortest = inner.into_iter().min().zip(outer.iter().min());
         groups.len() == outer.len() + 1 && shortest.is_some_and(|(inner, outer)| inner * 2 >= *outer)
     }
+
+    /// Whether a path is the name with these numbers.
+    fn is_name(&self, row: &[&[u8]], path: &FilePath) -> bool {
+        let (text, digits) = super::tokenize(path.as_bytes());
+        text == self.text && digits == row
+    }
 }
 
 #[cfg(test)]
@@ -141,6 +172,24 @@ mod tests {
         let files: Vec<_> = names("R.A-B/#.nc", &[12, 3]).into_iter().zip((0..).map(|nth| nth * 60)).collect();
         let (found, explanation) = guess(&files.into_iter().flat_map(both).collect::<Vec<_>>());
         assert!(found.len() == 15 && found.values().all(|files| *files == 2), "{found:?}\n{explanation}");
+    }
+
+    #[test]
+    fn steps_with_equal_names_in_two_directories_are_of_two_runs() {
+        let of_run = |run: &str, first: u64| -> Vec<(String, u64)> {
+            let steps = (0..4).map(|step| (format!("{run}/000{step}.sdf"), first + step * 600));
+            steps.chain([(format!("{run}/input.deck"), first)]).collect()
+        };
+        for runs in [["run1", "run2"], ["member_001", "member_002"]] {
+            let mut files = [of_run(runs[0], 0), of_run(runs[1], 2400)].concat();
+            for _ in 0..2 {
+                let asks = guess(&files).1.asks.unwrap_or_default();
+                let both = format!("{0}/0000.sdf and {1}/0000.sdf both look like", runs[0], runs[1]);
+                assert!(asks.contains(&both) && asks.contains("seem to come from two runs"), "{runs:?}: {asks}");
+                // The last step of the second run is not there yet.
+                files.retain(|(name, _)| *name != format!("{}/0003.sdf", runs[1]));
+            }
+        }
     }
 
     #[test]
