@@ -836,15 +836,20 @@ fn adopt_ranks(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
 
 /// For files without ranks: whether each value of the span's last number is a checkpoint. If the values are not
 /// checkpoints, all files form one checkpoint. The files of the only rank are checkpoints if the application wrote
-/// them one after the other, at least 1 s apart.
+/// them one after the other, at least 1 s apart. Other files, such as `config.json`, are no objection if the names of
+/// directories clearly say that they are checkpoints.
 fn is_series(templates: &[Template<'_>], span: &[u8], one_rank: bool) -> bool {
     let mut values = BTreeSet::new();
-    let mut says = false;
+    let (mut says, mut has_others, mut are_directories) = (false, false, true);
     let mut in_order = one_rank;
     for template in templates {
-        let Some((_, slot)) = template.find(span, None) else { return false };
+        let Some((_, slot)) = template.find(span, None) else {
+            has_others = true;
+            continue;
+        };
         let last = slot + span.iter().filter(|b| **b == SLOT).count() - 1;
         says |= template.word(last) == Word::Checkpoint;
+        are_directories &= template.is_clear(last) && template.text[template.position(last)..].contains(&b'/');
         let apart = |times: &[Range<SystemTime>]| {
             let begins = |pair: &[Range<SystemTime>]| pair[1].start.duration_since(pair[0].end);
             times.windows(2).all(|pair| begins(pair).is_ok_and(|apart| apart >= steps::SERIES_MIN))
@@ -853,7 +858,7 @@ fn is_series(templates: &[Template<'_>], span: &[u8], one_rank: bool) -> bool {
         values.extend(template.rows.iter().map(|row| number(row[last])));
     }
     let dense = values.last().zip(values.first()).is_some_and(|(last, first)| last - first < values.len() as u64);
-    values.len() > 1 && (says || !dense || in_order)
+    values.len() > 1 && (says || !dense || in_order) && (are_directories || !has_others)
 }
 
 /// A regular expression for files without a rank: the label may occur anywhere in the path.

@@ -120,6 +120,20 @@ mod tests {
     }
 
     #[test]
+    fn a_small_file_beside_directories_of_checkpoints_does_not_make_one_checkpoint_of_them() {
+        for directory in ["checkpoint-#", "run/ckpt_#", "step_#"] {
+            let of = |step: &str| {
+                ["model.bin", "optimizer.pt"].map(|file| format!("{}/{file}", directory.replace('#', step)))
+            };
+            let steps: Vec<String> = ["500", "1000", "2000"].into_iter().flat_map(of).collect();
+            let (labels, files) = found(&[steps, vec!["config.json".to_owned()]].concat());
+            assert_eq!((labels.len(), files), (3, 6), "{directory}");
+        }
+        let (labels, files) = found(&["state_5", "state_10", "state_20", "mesh"].map(String::from));
+        assert_eq!((labels.len(), files), (1, 4), "the mesh may be a part of a state");
+    }
+
+    #[test]
     fn a_preset_keeps_the_names_of_its_code_below_the_directory_of_a_step() {
         let names: Vec<String> =
             [100, 200].iter().flat_map(|n| (0..3).map(move |r| format!("step_{n}/melt.{n}.{r}"))).collect();
