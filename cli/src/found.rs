@@ -7,7 +7,7 @@ use crate::names::leave_out_copies;
 use crate::output::{counted, name_of, note, tell};
 use crate::remembered::SavedFiles;
 use anyhow::bail;
-use lacking::Contents;
+use lacking::{Contents, without_smaller_first};
 use mcr_cnc::companions::{Beside, Companion, Surroundings, Versions, gather, leave_out_pointers};
 use mcr_cnc::layout::pointers::{is_temporary, may_be_left};
 use mcr_cnc::layout::{Labelled, Layout, Linked, Listing, Scan, ScanLimits, Unplaced, linked, list, mixed, sort};
@@ -299,10 +299,10 @@ fn fewer_files(dir: &Path, checkpoints: &[Labelled], newest: Option<&CheckpointI
 }
 
 /// The newest checkpoint, if it has fewer files than all checkpoints before, which all have one number of files and the
-/// same ranks. Also returns the reason for a doubt.
+/// same ranks. The first checkpoint may have fewer files. Also returns the reason for a doubt.
 fn fewer_than_always(checkpoints: &[Labelled]) -> Option<(CheckpointId, String)> {
     let (last, files) = checkpoints.last()?;
-    let before = &checkpoints[..checkpoints.len() - 1];
+    let before = without_smaller_first(&checkpoints[..checkpoints.len() - 1], |(_, files)| files.len());
     let usual = before.first().map(|(_, files)| files.len())?;
     let ranks = |files: &[(FilePath, Rank)]| files.iter().map(|(_, rank)| *rank).collect::<BTreeSet<_>>();
     let is_usual = |(_, other): &Labelled| other.len() == usual && ranks(other) == ranks(files);

@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Minimum number of earlier checkpoints that show what each step writes.
 const EARLIER_MIN: usize = 2;
+/// Minimum number of other earlier checkpoints, if the first one is left out because it has fewer files than they have.
+const OTHERS_MIN: usize = 3;
 /// A file with fewer bytes than this number may be a text, such as a parameter file with the number of the step. The
 /// length of a text changes a little from step to step.
 const TEXT_BYTES_MAX: u64 = 64 << 10;
@@ -89,6 +91,7 @@ impl Content {
 
     /// What the checkpoint lacks, compared with the earlier checkpoints of its series. `None` if it lacks nothing.
     fn lacks(&self, earlier: &[&Self]) -> Option<String> {
+        let earlier = without_smaller_first(earlier, |content| content.0.values().map(Vec::len).sum());
         let ranks = self.ranks();
         let alike: Vec<&Self> = earlier.iter().copied().filter(|content| content.ranks() == ranks).collect();
         missing_kind(self, earlier, |kind| (&kind.shape, None))
@@ -99,6 +102,19 @@ impl Content {
 
     fn ranks(&self) -> BTreeSet<Rank> {
         self.0.keys().filter_map(|kind| kind.rank).collect()
+    }
+}
+
+/// Leaves out the first of these checkpoints if all others have more files. An application often writes the state at
+/// its start without files that it has only later.
+pub fn without_smaller_first<T>(earlier: &[T], files: impl Fn(&T) -> usize) -> &[T] {
+    match earlier {
+        [first, others @ ..]
+            if others.len() >= OTHERS_MIN && others.iter().all(|other| files(first) < files(other)) =>
+        {
+            others
+        }
+        _ => earlier,
     }
 }
 
@@ -239,6 +255,16 @@ mod tests {
         assert_eq!(lacks(&[&whole, &whole, &fewer]), None, "a run with fewer ranks");
         let logs = [("model", 9), ("run.log", 9), ("model.bak", 9)];
         assert_eq!(lacks(&[&logs, &logs, model]), None, "logs and older copies");
+    }
+
+    #[test]
+    fn the_first_step_may_have_fewer_files_than_the_others() {
+        let (first, step) = (&[("U", 9), ("p", 9)][..], &[("U", 9), ("p", 9), ("phi", 9), ("time", 9)][..]);
+        let why = lacks(&[first, step, step, step, first]).expect("the other steps have more files");
+        assert!(why.contains("no file like ck_3/phi") && why.contains("each of the 3 checkpoints before"), "{why}");
+        assert_eq!(lacks(&[first, step, step, step, step]), None);
+        assert_eq!(lacks(&[first, step, step, first]), None, "too few other steps");
+        assert_eq!(lacks(&[step, first, step, step, first]), None, "a later step had no more files");
     }
 
     #[test]
