@@ -125,6 +125,8 @@ pub(crate) struct Pattern {
     regex: Regex,
     /// The checkpoint of every matching file, if the regular expression contains no label.
     constant: Option<CheckpointId>,
+    /// The text before the label in the name of the checkpoint, as `step_` for a file `header.300` of `step_300`.
+    before_label: String,
     /// The number of the application's first rank, 0 or 1.
     first_rank: u32,
     /// Whether matching files belong to no checkpoint.
@@ -448,6 +450,13 @@ impl Pattern {
         Ok(made)
     }
 
+    /// Makes a pattern for names that have only the number of the checkpoint. `before`: the text before this number in
+    /// the name of the checkpoint.
+    pub(crate) fn of_number(regex: &str, before: &str) -> Result<Self, LayoutError> {
+        let made = Self::from_regex(regex, 0)?;
+        Ok(Self { text: format!("{regex} (is in checkpoint {before}#)"), before_label: before.to_owned(), ..made })
+    }
+
     /// Makes a pattern for names that belong to no checkpoint. `None` if the expression is invalid.
     pub(crate) fn refusal(regex: &str) -> Option<Self> {
         let made = Self::compile(&format!("{regex} (is in no checkpoint)"), regex, 0).ok()?;
@@ -463,7 +472,14 @@ impl Pattern {
             regex::Error::CompiledTooBig(_) => "the compiled pattern is too large; write a simpler pattern".to_owned(),
             other => other.to_string(),
         })?;
-        Ok(Self { text: text.to_owned(), regex, constant: None, first_rank, is_refusal: false })
+        Ok(Self {
+            text: text.to_owned(),
+            regex,
+            constant: None,
+            before_label: String::new(),
+            first_rank,
+            is_refusal: false,
+        })
     }
 
     fn checked(self) -> Result<Self, LayoutError> {
@@ -499,7 +515,7 @@ impl Pattern {
         let label = found.name("checkpoint")?.as_bytes();
         let same = self.regex.capture_names().flatten().filter(|name| name.starts_with(REPEATED_LABEL_PREFIX));
         let all_same = same.filter_map(|name| found.name(name)).all(|group| group.as_bytes() == label);
-        all_same.then(|| label_of(label).ok()).flatten()
+        all_same.then(|| label_of(&[self.before_label.as_bytes(), label].concat()).ok()).flatten()
     }
 }
 

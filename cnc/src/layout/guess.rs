@@ -24,6 +24,7 @@ use std::time::SystemTime;
 use turns::Turns;
 use words::{CHECKPOINT_WORDS, PART_WORDS, RANK_WORDS, is_of_kind};
 
+mod alongside;
 mod beside;
 mod dates;
 mod directories;
@@ -155,6 +156,7 @@ fn guess_of(
     let (pointers, all): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|file| is_pointer(file) && layout.place(file.0).is_none());
     let paths: Vec<&FilePath> = all.iter().map(|(path, _)| *path).take(PATHS_MAX).collect();
+    let layout = alongside::with_files_of_the_same_numbers(layout, &paths);
     let (layout, mut explanation) = take_the_rest(layout, explanation, &paths, rest);
     explanation.lines.extend(beside::lines_of_pointers(&layout, &paths, pointers.iter().map(|(path, _)| *path)));
     weigh(layout, explanation, &all, directory, rest)
