@@ -35,13 +35,20 @@ pub(super) fn keep_newest<'a>(contents: &mut [Vec<Content<'a>>]) {
     let mut first_of: BTreeMap<&FilePath, &FilePath> = BTreeMap::new();
     for (nth, one) in paths.iter().enumerate() {
         for other in &paths[nth + 1..] {
-            let is_clear = are_clearly_in_turn(one, other);
-            if !is_clear && !are_named_in_turn(one, other) {
+            // Three or more such names may be three files of one step.
+            let are_two = || {
+                let mut more = paths.iter().filter(|path| ![one, other].contains(path));
+                are_named_in_turn(one, other)
+                    && !more.any(|path| are_named_in_turn(path, one) || are_named_in_turn(path, other))
+            };
+            let are_copies = are_older_copies(one, other);
+            if !are_copies && !are_two() {
                 continue;
             }
+            let is_clear = are_copies || are_letters_in_turn(one, other);
             let intervals = [one, other].into_iter().filter_map(|path| median_interval(&versions[path]));
             let least = match intervals.min() {
-                Some(interval) if !is_clear => APART_MIN_NS.max(interval / 4),
+                Some(interval) if !is_clear => APART_MIN_NS.max(interval * 2 / 5),
                 None if !is_clear => continue,
                 _ => APART_MIN_NS,
             };
@@ -64,35 +71,51 @@ pub(super) fn keep_newest<'a>(contents: &mut [Vec<Content<'a>>]) {
     }
 }
 
-/// Whether at least one content has both files, and whether their times are at least this far apart in each of these
-/// contents.
+/// Whether the times of two files were at least this far apart, and never nearer after both were written. A file was
+/// not written if the content before has the same version, under either of the two names: the file was renamed, or only
+/// the other one was written. This matters for the first step after a restart, which may follow at once.
 fn are_apart(contents: &[Vec<Content<'_>>], one: &FilePath, other: &FilePath, least_ns: i128) -> bool {
-    let time = |files: &[Content<'_>], path: &FilePath| {
-        files.iter().find(|file| file.path == path).map(|file| i128::from(file.modified_ns))
+    let version = |files: &[Content<'_>], path: &FilePath| {
+        files.iter().find(|file| file.path == path).map(|file| (file.digest, file.modified_ns))
     };
-    let mut apart =
-        contents.iter().filter_map(|files| Some((time(files, one)? - time(files, other)?).abs())).peekable();
-    apart.peek().is_some() && apart.all(|apart| apart >= least_ns)
+    let mut are_apart = false;
+    for (nth, files) in contents.iter().enumerate() {
+        let (Some(a), Some(b)) = (version(files, one), version(files, other)) else { continue };
+        let before = nth.checked_sub(1).map_or(&[][..], |before| &contents[before]);
+        let before = [version(before, one), version(before, other)];
+        let is_apart = (i128::from(a.1) - i128::from(b.1)).abs() >= least_ns;
+        if !is_apart && !before.contains(&Some(a)) && !before.contains(&Some(b)) {
+            return false;
+        }
+        are_apart |= is_apart;
+    }
+    are_apart
 }
 
-/// Whether the names differ only in words for older copies, or in a letter `a` in place of a letter `b` at the end of
-/// a word.
-fn are_clearly_in_turn(one: &FilePath, other: &FilePath) -> bool {
-    let words = |path: &FilePath| -> Vec<Vec<u8>> {
-        let words = path.as_bytes().split(|byte| !byte.is_ascii_alphanumeric() && !byte.is_ascii_control());
-        words.filter(|word| !word.is_empty()).map(<[u8]>::to_ascii_lowercase).collect()
+/// The words of a path, in lower case.
+fn words_of(path: &FilePath) -> Vec<Vec<u8>> {
+    let words = path.as_bytes().split(|byte| !byte.is_ascii_alphanumeric());
+    words.filter(|word| !word.is_empty()).map(<[u8]>::to_ascii_lowercase).collect()
+}
+
+/// Whether the names differ only in words for older copies.
+fn are_older_copies(one: &FilePath, other: &FilePath) -> bool {
+    let without = |words: &[Vec<u8>]| -> Vec<Vec<u8>> {
+        words.iter().filter(|word| !WORDS.contains(&&word[..])).cloned().collect()
     };
-    let is_said = |word: &Vec<u8>| WORDS.contains(&&word[..]);
-    let (one, other) = (words(one), words(other));
-    if one.iter().chain(&other).any(is_said) {
-        let without =
-            |words: &[Vec<u8>]| -> Vec<Vec<u8>> { words.iter().filter(|word| !is_said(word)).cloned().collect() };
-        return one != other && without(&one) == without(&other);
-    }
+    let (one, other) = (words_of(one), words_of(other));
+    one != other && without(&one) == without(&other)
+}
+
+/// Whether the names differ only in a letter `a` in place of a letter `b` at the end of a word.
+fn are_letters_in_turn(one: &FilePath, other: &FilePath) -> bool {
+    let (one, other) = (words_of(one), words_of(other));
     let differing: Vec<(&Vec<u8>, &Vec<u8>)> = one.iter().zip(&other).filter(|(one, other)| one != other).collect();
     let [(one_word, other_word)] = differing[..] else { return false };
-    let ends = (one_word.split_last(), other_word.split_last());
-    let (Some((one_end, one_front)), Some((other_end, other_front))) = ends else { return false };
+    let (Some((one_end, one_front)), Some((other_end, other_front))) = (one_word.split_last(), other_word.split_last())
+    else {
+        return false;
+    };
     one.len() == other.len() && one_front == other_front && matches!((one_end, other_end), (b'a', b'b') | (b'b', b'a'))
 }
 
@@ -136,6 +159,17 @@ mod tests {
     }
 
     #[test]
+    fn the_first_step_after_a_restart_may_follow_at_once() {
+        let (one, other) = ("ck_A.rank0", "ck_B.rank0");
+        let contents: [&[_]; 3] = [&[(one, 0), (other, 60)], &[(one, 60), (other, 60)], &[(one, 60), (other, 120)]];
+        assert_eq!(kept(&contents), [(one.to_owned(), 120)]);
+        // The file was renamed at 60 s, and the restarted application wrote it again at once.
+        let (one, other) = ("old_restart.h5", "restart.h5");
+        let contents: [&[_]; 3] = [&[(one, 0), (other, 60)], &[(one, 60), (other, 60)], &[(one, 60), (other, 120)]];
+        assert_eq!(kept(&contents), [(one.to_owned(), 120)]);
+    }
+
+    #[test]
     fn files_that_were_once_written_together_are_all_files_of_a_step() {
         for [one, other] in [["u.dat", "u_old.dat"], ["u.dat", "v.dat"], ["field_a.h5", "field_b.h5"]] {
             let contents: [&[_]; 2] = [&[(one, 0), (other, 0)], &[(one, 60), (other, 0)]];
@@ -151,12 +185,19 @@ mod tests {
     }
 
     #[test]
+    fn three_files_that_are_written_at_equal_intervals_may_be_three_files_of_one_step() {
+        let times = |at: [i64; 3]| [("chk_a", at[0]), ("chk_b", at[1]), ("chk_c", at[2])];
+        assert_eq!(kept(&[&times([0, 10, 20]), &times([30, 10, 20]), &times([30, 40, 20])]).len(), 3);
+    }
+
+    #[test]
     fn other_names_are_not_used_in_turn() {
         let path = |name: &str| FilePath::new(name.as_bytes()).expect("valid");
         for [one, other] in
             [["density", "energy"], ["u_x", "u_y"], ["old_mesh", "state"], ["a.h5", "b.nc"], ["rank0/a", "rank1/b"]]
         {
-            assert!(!are_clearly_in_turn(&path(one), &path(other)), "{one} {other}");
+            let (one, other) = (path(one), path(other));
+            assert!(!are_older_copies(&one, &other) && !are_letters_in_turn(&one, &other), "{one} {other}");
         }
     }
 }
