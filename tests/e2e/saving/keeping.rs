@@ -47,12 +47,7 @@ fn steps_that_keep_would_remove_again_are_not_saved_a_second_time() {
     // A kept checkpoint that is marked as bad does not count, so an older step is saved in its place.
     run(mcr().args(["prune", "--mark-bad", "s4", "--job", "job", "--store"]).arg(site.store()), 0);
     let (out, _) = site.save(&layout, 0);
-    assert!(out.contains("2 older than what --keep keeps"), "{out}");
-    assert!(
-        list(&site.store())
-            .iter()
-            .any(|state| state["checkpoint"].as_str().is_some_and(|id| id.starts_with("s3"))
-                && state["complete"] == true),
-        "{out}"
-    );
+    let states = list(&site.store());
+    let is_third = |id: &serde_json::Value| id.as_str().is_some_and(|id| id.starts_with("s3"));
+    assert!(states.iter().any(|state| is_third(&state["checkpoint"]) && state["complete"] == true), "{out}");
 }
