@@ -321,8 +321,9 @@ impl Readiness {
         let mut was_settled = false;
         if let Some(files) = gathered.files.get_mut(&rank) {
             if let Ok(at) = files.binary_search_by(|(other, _)| other.cmp(path)) {
-                was_settled = files.remove(at).1.is_some();
-                gathered.rewrites.forget(path);
+                let was = files.remove(at).1;
+                was_settled = was.is_some();
+                gathered.rewrites.removed(path, was.map(|was| (was.modified_ns, was.changed_ns)));
             }
             if files.is_empty() {
                 gathered.files.remove(&rank);

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 
 /// Minimum time at rest, in percent of the longest time between two files of the checkpoint.
 const REST_PERCENT: i128 = 125;
+/// Maximum number of files whose previous times are known. With more files, those of removed files are forgotten.
+const VERSIONS_MAX: usize = 4096;
 /// Maximum time for which a checkpoint that changes again and again is not announced, in multiples of the longest
 /// quiet time. After this time the aggregator judges the files.
 const POSTPONED_MAX: u64 = 20;
@@ -67,9 +69,14 @@ impl Rewrites {
         }
     }
 
-    /// Forgets a file that was removed.
-    pub(super) fn forget(&mut self, path: &FilePath) {
-        self.versions.remove(path);
+    /// Records that a file was removed, for example because the application renamed it before it writes the file again.
+    /// `was`: the modification time and the change time of its content, if the content was known. So the renamed file
+    /// does not look like a file that was written before the others in the same step.
+    pub(super) fn removed(&mut self, path: &FilePath, was: Option<(i64, i64)>) {
+        match was {
+            Some((at_ns, changed_ns)) if self.versions.len() < VERSIONS_MAX => self.replaced(path, at_ns, changed_ns),
+            _ => drop(self.versions.remove(path)),
+        }
     }
 
     /// Records that the checkpoint was announced.
@@ -169,6 +176,19 @@ mod tests {
         assert_eq!(rest(&[("c.a", 0), ("c.b", 10_000), ("c.a", 60_000)]), (0, false), "irregular");
         assert_eq!(rest(&[("a", 0), ("b", 10_000), ("a", 20_000)]), (0, false), "regular");
         assert_eq!(rest(&[("mesh", 0), ("w", 10), ("w", 9_000), ("w", 18_000)]), (0, false));
+    }
+
+    #[test]
+    fn an_older_copy_that_was_made_by_renaming_is_no_file_of_the_step() {
+        let [restart, backup] = ["restart.h5", "backup.h5"].map(|name| FilePath::new(name.as_bytes()).expect("valid"));
+        let (mut rewrites, second) = (Rewrites::default(), 1_000_000_000);
+        rewrites.removed(&restart, Some((0, 0)));
+        rewrites.removed(&restart, Some((10 * second, 10 * second)));
+        rewrites.replaced(&backup, 0, 10 * second);
+        let files = [(&backup, 10), (&restart, 20)];
+        let files = files.map(|(path, at)| WrittenFile { rank: None, path, at_ns: i128::from(at * second) });
+        let rest = rewrites.rest(Clock { now_ms: 100, written_ms: 100, longest_ms: 30_000 }, files.into_iter());
+        assert_eq!(rest, Rest { until_ms: 100, doubt_ns: None });
     }
 
     #[test]
