@@ -20,8 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
-use std::time::SystemTime;
-use turns::Turns;
+use std::time::{Duration, SystemTime};
 use words::{CHECKPOINT_WORDS, PART_WORDS, RANK_WORDS, is_of_kind};
 
 mod alongside;
@@ -367,14 +366,15 @@ fn from_numbers(
     let mut ranks: Vec<Option<RankSlot>> = templates.iter().map(|template| template.find_rank(one_rank)).collect();
     drop_contradictions(&templates, &mut ranks);
     adopt_ranks(&templates, &mut ranks);
-    let turns = Turns::remove(&templates, &mut ranks, known_ranks);
-    // Files with pauses between them are steps. Two such files may also be two ranks.
+    let turns = turns::Turns::remove(&templates, &mut ranks, known_ranks);
+    // Files with pauses between them are steps. Two such files may also be two ranks, if the pause was not long.
     let (mut are_steps, mut may_be_steps) = (turns.are_there(), false);
     for (template, rank) in templates.iter().zip(&mut ranks) {
-        let written = rank.as_ref().filter(|rank| known_ranks.map(u64::from) != Some(rank.ranks));
-        let written = written.map_or(0, |rank| template.written_in_order(rank));
-        may_be_steps |= written == 2;
-        if written > 2 {
+        let unknown = rank.as_ref().filter(|rank| known_ranks.map(u64::from) != Some(rank.ranks));
+        let written = |pause| unknown.map_or(0, |rank| template.written_in_order(rank, pause));
+        let files = written(steps::SERIES_MIN);
+        may_be_steps |= files == 2;
+        if files > 2 || written(steps::RANKS_APART_MAX) == 2 {
             (*rank, are_steps) = (None, true);
         }
     }
@@ -641,10 +641,10 @@ impl Template<'_> {
             && others.into_iter().all(|slot| self.in_order(slot).is_none())
     }
 
-    /// The number of values of a rank, if there was a pause of at least [`steps::SERIES_MIN`] between the files of each
-    /// rank and the files of the rank before, the names have no other number that varies, and no word says that the
-    /// number is a rank. Otherwise 0. Ranks that write in turn make no pause.
-    fn written_in_order(&self, rank: &RankSlot) -> usize {
+    /// The number of values of a rank, if there was at least this pause between the files of each rank and the files of
+    /// the rank before, the names have no other number that varies, and no word says that the number is a rank.
+    /// Otherwise 0. Ranks that write in turn make no pause.
+    fn written_in_order(&self, rank: &RankSlot, pause: Duration) -> usize {
         let varies = |slot: &usize| self.rows.iter().any(|row| row[*slot] != self.rows[0][*slot]);
         let has_others = (0..self.slots()).filter(|slot| !rank.linked.contains(slot)).any(|slot| varies(&slot));
         if has_others || self.word(rank.slot) == Word::Rank {
@@ -655,7 +655,7 @@ impl Template<'_> {
         let mut files: Vec<(u64, Option<Range<SystemTime>>)> = numbers.zip(times).collect();
         files.sort_by_key(|(number, _)| *number);
         let has_pause = |pair: &[(u64, Option<Range<SystemTime>>)]| match (&pair[0].1, &pair[1].1) {
-            (Some(before), Some(after)) => before.end + steps::SERIES_MIN <= after.start,
+            (Some(before), Some(after)) => before.end + pause <= after.start,
             _ => false,
         };
         if files.windows(2).all(has_pause) { files.len() } else { 0 }

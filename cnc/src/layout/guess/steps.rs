@@ -207,6 +207,8 @@ fn begins_in_word(text: &[u8]) -> bool {
 
 /// Minimum time from the first to the last checkpoint of a code that writes one file for each checkpoint.
 pub(super) const SERIES_MIN: Duration = Duration::from_secs(1);
+/// Two ranks do not pause this long between their files of one checkpoint, so two such files are two steps.
+pub(super) const RANKS_APART_MAX: Duration = Duration::from_secs(60);
 
 /// A question to the user, if a number may be the rank although values are missing: `out_1.0`, `out_1.1` and `out_1.3`
 /// may be three steps, or a step without its rank 2. Another number must be there that may be the step, more values
@@ -222,7 +224,7 @@ pub(super) fn rank_with_gaps(template: &Template<'_>) -> Option<String> {
     let is_it = varying.next().is_none()
         && first <= 1
         && (1..values.len()).contains(&missing.len())
-        && template.written_in_order(&rank) <= 2;
+        && template.written_in_order(&rank, SERIES_MIN) <= 2;
     is_it.then(|| {
         format!(
             "the number # in {} may be the rank, without the values {}. Say with --layout whether it is the rank: a \

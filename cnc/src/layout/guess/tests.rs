@@ -775,6 +775,11 @@ fn numbered_files_that_were_written_one_after_the_other_are_steps_and_no_ranks()
     let two = Listing { modified: (0..2).map(modified).collect(), ..listing_of(&of_ranks[..2]) };
     let (_, explanation) = guess(&two, Path::new("/data/run7"), Rest::IsLeft, None);
     assert!(!explanation.certain && explanation.awaits_files, "{explanation}");
+    // Two ranks do not write minutes apart.
+    let apart = Listing { modified: vec![modified(0), modified(20)], ..listing_of(&of_ranks[..2]) };
+    let (layout, explanation) = guess(&apart, Path::new("/data/run7"), Rest::IsTaken, None);
+    let found = place_all(&layout, &of_ranks[..2]);
+    assert!(found.len() == 2 && found.values().all(|(_, ranks)| ranks.is_empty()), "{layout}\n{explanation}");
 }
 
 #[test]
