@@ -8,7 +8,7 @@
 use mcr_cnc::config::CncConfig;
 use mcr_cnc::layout::{CheckpointLabel, Layout, Linked, Listing, linked, list, sort};
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Rank};
-use mcrengine::manifest::{self, About, Manifest};
+use mcrengine::manifest;
 use mcrengine::store::PosixStore;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -26,9 +26,8 @@ pub fn is_needed(config: &CncConfig, store: &Path) -> bool {
         return false;
     }
     let Ok(store) = PosixStore::open(store) else { return false }; // the aggregator has reported the error
-    let is_sure = |manifest: &Manifest| manifest.doubt.as_ref().is_none_or(|doubt| doubt.about != About::Ranks);
-    manifest::newest_of_group(&store, &config.job, GroupId(0), None)
-        .is_ok_and(|newest| !newest.is_some_and(|newest| is_sure(&newest)))
+    let newest = manifest::newest_of_group(&store, &config.job, GroupId(0), None);
+    newest.is_ok_and(|newest| !newest.is_some_and(|newest| newest.has_sure_ranks()))
 }
 
 /// Waits until the files show the number of ranks, and sets it.

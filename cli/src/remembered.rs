@@ -8,7 +8,7 @@
 use mcr_cnc::config::CncConfig;
 use mcr_cnc::layout::{Explanation, Layout, Listing};
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, JobId, Rank};
-use mcrengine::manifest::{ManifestFile, newest_restorable, read_manifest};
+use mcrengine::manifest::{Manifest, ManifestFile, newest_restorable, read_manifest};
 use mcrengine::store::{PosixStore, Store};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,7 +34,9 @@ impl SavedFiles {
         let newest = newest_restorable(store, job).into_iter().flatten();
         for state in newest.filter(|state| state.groups <= GROUPS_MAX).take(CHECKPOINTS_MAX) {
             let of_group = |group| read_manifest(store, job, &state.id, GroupId(group)).ok();
-            for file in (0..state.groups).filter_map(of_group).flat_map(|manifest| manifest.files) {
+            // What a failed command left may have been only the first files of a checkpoint.
+            let manifests = (0..state.groups).filter_map(of_group).filter(Manifest::has_sure_ranks);
+            for file in manifests.flat_map(|manifest| manifest.files) {
                 if file.kind.is_regular() && dir.join(file.path.as_path()).exists() {
                     files.entry(file.path.clone()).or_insert_with(|| (state.id.label().to_owned(), file));
                 }

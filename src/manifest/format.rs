@@ -145,6 +145,11 @@ pub struct KnownContainer {
 }
 
 impl Manifest {
+    /// Whether no doubt concerns the number of ranks, so that the next checkpoint may rely on this number.
+    pub fn has_sure_ranks(&self) -> bool {
+        self.doubt.as_ref().is_none_or(|doubt| doubt.about != About::Ranks)
+    }
+
     /// The containers to which the next checkpoint of the group may refer: the container of this manifest, then the
     /// containers in `references`.
     pub fn known_containers(&self) -> Vec<KnownContainer> {

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 mod left;
 mod partly;
+mod renamed;
 mod stored;
 
 /// Each node and each group has two ranks. The quiet times have their default values. The end of a daemon must not

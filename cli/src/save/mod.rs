@@ -37,7 +37,7 @@ use mcr_cnc::clock::ahead_ns;
 use mcr_cnc::fingerprint::Fingerprint;
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, RANKS_MAX, Rank};
 use mcrengine::incarnation::{self, COPIED_NS, Incarnation};
-use mcrengine::manifest::{self, About, CheckpointState, Doubt, Manifest};
+use mcrengine::manifest::{self, CheckpointState, Doubt};
 use mcrengine::store::Store;
 use options::{budget_mib, flush_options, job_of};
 use report::{Event, Report, Saved};
@@ -87,11 +87,8 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     }
     // The files do not show that all files of a rank are missing. So the number of ranks must come from an option or
     // from the store.
-    let is_sure = |newest: &&Manifest| newest.doubt.as_ref().is_none_or(|doubt| doubt.about != About::Ranks);
-    let before = newest
-        .as_ref()
-        .filter(is_sure)
-        .filter(|newest| args.ranks.is_none() && of_files.is_some_and(|of| of < newest.ranks));
+    let sure = newest.as_ref().filter(|newest| newest.has_sure_ranks());
+    let before = sure.filter(|newest| args.ranks.is_none() && of_files.is_some_and(|of| of < newest.ranks));
     let ranks = args.ranks.or(before.map(|before| before.ranks)).or(of_files);
     let ranks_from = match (before, args.ranks) {
         (Some(before), _) => Some(format!("{} of this job has {} ranks; {FEWER}", before.checkpoint, before.ranks)),
