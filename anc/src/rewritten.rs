@@ -218,8 +218,8 @@ fn still_of(awaited: &FilePath, last: &CheckpointId, rank: Rank) -> String {
 
 fn written_before(awaited: &FilePath, rank: Rank) -> String {
     format!(
-        "{awaited} was written about a step before other files of {rank}, although each step writes it: the files are of \
-         two steps"
+        "{awaited} was written about a step before other files of {rank}, although each step writes it: the files \
+         are of two steps"
     )
 }
 

@@ -46,8 +46,8 @@ pub fn check(directory: &Path, nothing: &str, other: &str) -> Result<(), Advised
     }
     let pids: Vec<String> = left.iter().map(|(pid, _)| pid.to_string()).collect();
     let what = format!(
-        "processes of an earlier mcr run still run and may write into {directory}, although this mcr run has ended: {}. \
-         Files of both runs would mix: {nothing}",
+        "processes of an earlier mcr run still run and may write into {directory}, although this mcr run has ended: \
+         {}. Files of both runs would mix: {nothing}",
         named.join(", ")
     );
     Err(Advised::new(what, format!("end these processes first: kill {}{other}", pids.join(" "))))

@@ -118,7 +118,8 @@ impl SavedFiles {
             return (layout, explanation);
         };
         explanation.asks = Some(format!(
-            "{contradiction}. Say with --layout which files form a checkpoint: a preset, a pattern with {{checkpoint}} and              {{rank}}, or \"single\" for all files as one checkpoint"
+            "{contradiction}. Say with --layout which files form a checkpoint: a preset, a pattern with \
+             {{checkpoint}} and {{rank}}, or \"single\" for all files as one checkpoint"
         ));
         explanation.certain = false;
         (layout, explanation)
