@@ -21,7 +21,7 @@ use crate::overlooked;
 use crate::page::Served;
 use crate::placement::Placement;
 use crate::question::{self, Question};
-use crate::remembered;
+use crate::remembered::{self, SavedFiles};
 use crate::settings::{DEFAULT, Facts, Settings};
 use crate::signals::Signals;
 use crate::uncommitted::{report_agent, report_aggregator, state_of};
@@ -63,7 +63,7 @@ pub fn run_cnc(args: DaemonArgs) -> anyhow::Result<ExitCode> {
         let mut question = None;
         let (layout, signalled) = tokio::select! {
             layout = agent_layout(&config, None, &mut question) => (layout?, false),
-            () = signals.next() => match last_layout(&config, false, question)? {
+            () = signals.next() => match last_layout(&config, &SavedFiles::default(), false, question)? {
                 LastLayout::Layout { layout, .. } => (layout, true),
                 LastLayout::Nothing => return Ok(ExitCode::SUCCESS),
                 LastLayout::Unknown => return Ok(ExitCode::from(NOT_COMMITTED)),
@@ -624,17 +624,18 @@ impl Both {
     async fn drain(mut self, until: Instant, processes: Processes) -> anyhow::Result<bool> {
         self.config.has_ended_well = processes == Processes::EndedWell;
         if self.node.is_none() && self.config.watch.is_dir() {
-            let has_ended = self.sees_all_ranks && matches!(processes, Processes::EndedWell | Processes::Gone);
-            match last_layout(&self.config, has_ended, self.question.take())? {
+            let store = self.sees_all_ranks.then_some(&*self.store);
+            let saved = remembered::load(&self.config, store).await;
+            let sees_all = self.sees_all_ranks && processes != Processes::MayRun;
+            match last_layout(&self.config, &saved, sees_all, self.question.take())? {
                 LastLayout::Layout { layout, is_whole } => {
-                    // If the command failed, the files of several ranks may be only a part of a checkpoint.
-                    let is_failed = has_ended && processes == Processes::Gone;
-                    let must_count = self.must_count_ranks();
-                    self.config.are_ranks_uncertain = is_failed && is_whole && self.config.ranks != Some(1);
-                    if must_count && !counted::set(&mut self.config, &layout, processes == Processes::EndedWell).await {
-                        self.config.are_ranks_uncertain =
-                            is_failed && counted::set(&mut self.config, &layout, true).await;
-                    }
+                    let may_have_failed = processes == Processes::Gone;
+                    let is_known = self.config.ranks.is_some() || !is_whole;
+                    let is_counted = !self.must_count_ranks()
+                        || counted::set(&mut self.config, &layout, processes == Processes::EndedWell).await;
+                    // The files may be only a part of a checkpoint.
+                    self.config.are_ranks_uncertain = may_have_failed
+                        && (!is_known || !is_counted && counted::set(&mut self.config, &layout, true).await);
                     self.node = Some(NodeAgent::start(self.config.clone(), layout, Some(self.store.clone()))?);
                 }
                 LastLayout::Nothing => {}
@@ -755,17 +756,18 @@ async fn agent_layout(
     store: Option<&Path>,
     question: &mut Option<Question>,
 ) -> anyhow::Result<Layout> {
-    let mut reported = None;
+    let (mut reported, mut saved) = (None, None);
     loop {
         let (layout, guessed) = config.resolve_layout(false)?;
         let Some(explanation) = guessed else { return Ok(layout) };
-        let (layout, explanation) = match store {
-            Some(store) if explanation.certain || reported.is_none() => {
-                remembered::keep(config, store, (layout, explanation)).await
-            }
-            _ => (layout, explanation),
+        if saved.is_none() {
+            saved = Some(remembered::load(config, store).await);
+        }
+        let guess = (layout, explanation);
+        let (layout, mut explanation) = match &saved {
+            Some(saved) => saved.keep_while_running(guess, &config.watch, config.ranks),
+            None => guess,
         };
-        let mut explanation = explanation;
         question::keep(config, &layout, &mut explanation, question);
         doubt_other_nodes(config, &layout, &mut explanation);
         if explanation.certain {
@@ -855,16 +857,22 @@ enum LastLayout {
     Unknown,
 }
 
-fn last_layout(config: &CncConfig, sees_all_ranks: bool, mut asked: Option<Question>) -> anyhow::Result<LastLayout> {
-    let (layout, mut guessed) = config.resolve_layout(true)?;
-    if let Some(explanation) = &mut guessed {
-        question::keep(config, &layout, explanation, &mut asked);
-        doubt_other_nodes(config, &layout, explanation);
+/// The layout at the end of the job. `saved`: the files of the job's newest checkpoints, which the layout must place as
+/// they were saved.
+fn last_layout(
+    config: &CncConfig,
+    saved: &SavedFiles,
+    sees_all_ranks: bool,
+    mut asked: Option<Question>,
+) -> anyhow::Result<LastLayout> {
+    let (layout, guessed) = config.resolve_layout(true)?;
+    let Some(explanation) = guessed else { return Ok(LastLayout::Layout { layout, is_whole: false }) };
+    let (layout, mut explanation) = saved.keep((layout, explanation), &config.watch, config.ranks);
+    question::keep(config, &layout, &mut explanation, &mut asked);
+    doubt_other_nodes(config, &layout, &mut explanation);
+    if explanation.certain || explanation.awaits_files {
+        return Ok(LastLayout::Layout { layout, is_whole: false });
     }
-    let explanation = match guessed {
-        Some(explanation) if !explanation.certain && !explanation.awaits_files => explanation,
-        _ => return Ok(LastLayout::Layout { layout, is_whole: false }),
-    };
     let listing = list(&config.watch, &config.scan_limits())?;
     let files = overlooked::of_the_application(listing, &config.watch, None).files.len();
     if files == 0 {

@@ -71,6 +71,9 @@ impl SavedFiles {
     /// The layout that the names of these files show. `None` if they show no layout, or if in this layout a file
     /// belongs to another checkpoint or rank.
     fn guess(&self, dir: &Path, ranks: Option<u32>) -> Option<Layout> {
+        if self.files.is_empty() {
+            return None;
+        }
         let at = |file: &ManifestFile| u64::try_from(file.modified_ns).map_or(Duration::ZERO, Duration::from_nanos);
         let listing = Listing {
             files: self.files.keys().cloned().collect(),
@@ -81,6 +84,21 @@ impl SavedFiles {
         let (layout, explanation) = Layout::guess_while_running(&listing, dir, ranks);
         let is_shown = explanation.certain && explanation.asks.is_none() && self.are_placed(&layout);
         (is_shown && self.contradiction(&layout).is_none()).then_some(layout)
+    }
+
+    /// Like [`Self::keep`], while the application runs. If the guess is not certain yet, the saved files may show the
+    /// layout.
+    pub fn keep_while_running(
+        &self,
+        guess: (Layout, Explanation),
+        dir: &Path,
+        ranks: Option<u32>,
+    ) -> (Layout, Explanation) {
+        let (layout, explanation) = self.keep(guess, dir, ranks);
+        match self.guess(dir, ranks).filter(|_| !explanation.certain) {
+            Some(layout) => shown_by_newest(layout),
+            None => (layout, explanation),
+        }
     }
 
     /// The layout for all files of the directory: the guess, if it places the saved files as they were saved, or the
@@ -132,17 +150,12 @@ fn shown_by_newest(layout: Layout) -> (Layout, Explanation) {
     (layout, Explanation { lines, certain: true, ..Explanation::default() })
 }
 
-/// Like [`SavedFiles::keep`], for the agent of `mcr run` with this store. If the guess is not certain yet, the saved
-/// files may show the layout.
-pub async fn keep(config: &CncConfig, store: &Path, guess: (Layout, Explanation)) -> (Layout, Explanation) {
-    let (of_job, store) = (config.clone(), store.to_owned());
-    let load = move || Some(SavedFiles::load(&PosixStore::open(store).ok()?, &of_job.job, &of_job.watch));
-    let saved = tokio::task::spawn_blocking(load).await.ok().flatten().unwrap_or_default();
-    let (layout, explanation) = saved.keep(guess, &config.watch, config.ranks);
-    match saved.guess(&config.watch, config.ranks).filter(|_| !explanation.certain) {
-        Some(layout) => shown_by_newest(layout),
-        None => (layout, explanation),
-    }
+/// The files of the job's newest checkpoints, for the agent of `mcr run` with this store. No files if `store` is `None`.
+pub async fn load(config: &CncConfig, store: Option<&Path>) -> SavedFiles {
+    let Some(store) = store.map(Path::to_owned) else { return SavedFiles::default() };
+    let config = config.clone();
+    let load = move || Some(SavedFiles::load(&PosixStore::open(store).ok()?, &config.job, &config.watch));
+    tokio::task::spawn_blocking(load).await.ok().flatten().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ mod source;
 mod turns;
 
 use crate::args::SaveArgs;
-use crate::common::{open_own, real_directory, renamed};
+use crate::common::{is_layout_said, open_own, real_directory, renamed};
 use crate::found::{Found, find_checkpoints, nothing_found};
 use crate::output::{Progress, counted, name_of, note};
 use crate::places::Places;
@@ -68,8 +68,9 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     if args.store.job.is_none() {
         source.refuse_another_run(&job, &dir)?;
     }
-    let saved = SavedFiles::load(&store, &job, &dir);
-    let mut found = find_checkpoints(&dir, &args.layout, args.ranks, args.json, Some(&args.store.store), Some(&saved))?;
+    let saved = (!is_layout_said(&args.layout)).then(|| SavedFiles::load(&store, &job, &dir));
+    let mut found =
+        find_checkpoints(&dir, &args.layout, args.ranks, args.json, Some(&args.store.store), saved.as_ref())?;
     tracing::info!(
         %job, store = name_of(&args.store.store), checkpoints = found.checkpoints.len(), bytes = found.bytes,
         "found checkpoints in the directory"
