@@ -29,8 +29,8 @@ pub(crate) fn doubt_of_agent(rank: Rank, doubt: fetch::Doubt) -> Doubt {
         ),
         fetch::Doubt::Counted => {
             return Doubt::of_ranks(
-                "the number of ranks was counted in the files after the application had ended without success: it is \
-                 uncertain whether all ranks wrote their files. Give --ranks"
+                "the number of ranks was counted in the files after the application had ended, and nothing showed that \
+                 it had succeeded: it is uncertain whether all ranks wrote their files. Give --ranks"
                     .to_owned(),
             );
         }

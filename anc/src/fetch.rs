@@ -461,7 +461,7 @@ pub enum Doubt {
     NotClosed,
     /// The agent deleted the files of this checkpoint after the commit, and the application wrote files again.
     Deleted,
-    /// The number of ranks was counted in the files after the application had ended without success.
+    /// The number of ranks was counted in the files of an application that may have failed.
     Counted,
 }
 

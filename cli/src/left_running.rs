@@ -1,4 +1,4 @@
-//! Finds processes of an earlier `mcr run` that still run, although this `mcr run` has ended.
+//! Finds processes that still run, although their `mcr run` has ended.
 //!
 //! If `mcr run` is killed, its application may continue. If the application is then started a second time in the same
 //! directory, both write the same files, and no checkpoint of either can be trusted. A variable in the environment of
@@ -46,8 +46,8 @@ pub fn check(directory: &Path, nothing: &str, other: &str) -> Result<(), Advised
     }
     let pids: Vec<String> = left.iter().map(|(pid, _)| pid.to_string()).collect();
     let what = format!(
-        "processes of an earlier mcr run still run and may write into {directory}, although this mcr run has ended: \
-         {}. Files of both runs would mix: {nothing}",
+        "processes still run and may write into {directory}, although their mcr run has ended: {}. Files of both runs \
+         would mix: {nothing}",
         named.join(", ")
     );
     Err(Advised::new(what, format!("end these processes first: kill {}{other}", pids.join(" "))))

@@ -341,7 +341,7 @@ pub struct CncConfig {
     /// Whether the application had ended with success, with all its processes, before the agent starts. Not a key of
     /// the configuration.
     pub has_ended_well: bool,
-    /// Whether the number of ranks was counted after the application had ended without success. Not a key of the
+    /// Whether the number of ranks was counted in the files of an application that may have failed. Not a key of the
     /// configuration.
     pub are_ranks_uncertain: bool,
     /// Files that were written so shortly before the start that their times do not show it, and their modification
