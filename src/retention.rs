@@ -2,7 +2,7 @@
 //! module reads no store.
 
 use crate::ids::{CheckpointId, shape_of};
-use crate::manifest::{CheckpointState, Condition};
+use crate::manifest::{CheckpointState, Condition, Place};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The rules by which checkpoints are kept. A checkpoint is kept if at least one rule keeps the checkpoint. A rule
@@ -81,13 +81,7 @@ impl Rules {
     /// few checkpoints from which the application can continue.
     pub fn gone(&self, states: &[CheckpointState], too_often: Option<&CheckpointId>) -> Vec<CheckpointId> {
         let is_complete = |state: &&CheckpointState| state.condition() == Condition::Complete;
-        let is_taken = |state: &&CheckpointState| {
-            is_complete(state)
-                && !state.is_set_aside
-                && state.doubt.is_none()
-                && state.found_damaged.is_none()
-                && too_often != Some(&state.id)
-        };
+        let is_taken = |state: &&CheckpointState| is_counted(state) && too_often != Some(&state.id);
         let mut good: Vec<&CheckpointState> = states.iter().filter(is_taken).collect();
         if good.is_empty() {
             good = states.iter().filter(is_complete).filter(|state| !state.is_set_aside).collect();
@@ -124,6 +118,27 @@ impl Rules {
         };
         states.iter().enumerate().filter(goes).map(|(_, state)| state.id.clone()).collect()
     }
+
+    /// Whether the rules would remove a complete checkpoint with this name and time, if it was saved now. `states`: as
+    /// in [`Self::gone`]. False if no checkpoint counts yet.
+    pub fn would_remove(&self, states: &mut Vec<CheckpointState>, id: &CheckpointId, written_unix_ms: i64) -> bool {
+        let like = states.iter().find(|state| is_counted(state));
+        let Some((like, place)) = like.and_then(|like| Some((like.clone(), like.place?))) else { return false };
+        let place = Place { written_unix_ms, ..place };
+        let at = states.iter().position(|state| state.place < Some(place)).unwrap_or(states.len());
+        states.insert(at, CheckpointState { id: id.clone(), place: Some(place), ..like });
+        let is_removed = self.gone(states, None).contains(id);
+        states.remove(at);
+        is_removed
+    }
+}
+
+/// Whether a restart uses the checkpoint even if the user does not name it, so that the rules count it.
+fn is_counted(state: &CheckpointState) -> bool {
+    state.condition() == Condition::Complete
+        && !state.is_set_aside
+        && state.doubt.is_none()
+        && state.found_damaged.is_none()
 }
 
 /// The shapes, with `#` for each number, of names that form a series: at least two checkpoints have this shape, and

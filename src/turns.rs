@@ -14,6 +14,9 @@ pub struct WrittenFile<'a> {
     pub at_ns: i128,
 }
 
+/// Words for older files, and for files that are used in turn.
+const OLDER_WORDS: [&[u8]; 9] = [b"backup", b"bak", b"old", b"prev", b"previous", b"last", b"new", b"odd", b"even"];
+
 /// Whether two names differ only in one letter, in a number, or in a word for an older file, as in `restart.a` and
 /// `restart.b`, or `state` and `state_prev`. Applications use such names in turn.
 pub fn may_be_used_in_turn(one: &FilePath, other: &FilePath) -> bool {
@@ -34,6 +37,21 @@ pub fn may_be_used_in_turn(one: &FilePath, other: &FilePath) -> bool {
 pub fn are_named_in_turn(one: &FilePath, other: &FilePath) -> bool {
     let letter = |path: &FilePath| path.as_bytes().rsplit(|b| *b == b'/').next().and_then(|name| name.first().copied());
     may_be_used_in_turn(one, other) && letter(one) == letter(other)
+}
+
+/// The runs of letters and digits in a path, in lower case.
+pub fn words_of(path: &FilePath) -> Vec<Vec<u8>> {
+    let words = path.as_bytes().split(|byte| !byte.is_ascii_alphanumeric());
+    words.filter(|word| !word.is_empty()).map(<[u8]>::to_ascii_lowercase).collect()
+}
+
+/// Whether two paths differ only in words for older files, wherever these words stand: `old_restart`, `prev/restart`.
+pub fn are_older_copies(one: &FilePath, other: &FilePath) -> bool {
+    let without = |words: &[Vec<u8>]| -> Vec<Vec<u8>> {
+        words.iter().filter(|word| !OLDER_WORDS.contains(&&word[..])).cloned().collect()
+    };
+    let (one, other) = (words_of(one), words_of(other));
+    one != other && without(&one) == without(&other)
 }
 
 /// Whether two durations differ by at most a quarter of the shorter duration.

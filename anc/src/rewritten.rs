@@ -17,7 +17,7 @@
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank, shape_of};
 use mcrengine::manifest::Manifest;
-use mcrengine::turns::are_named_in_turn;
+use mcrengine::turns::{are_named_in_turn, are_older_copies};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use times::{Content, Times};
 
@@ -103,8 +103,12 @@ fn is_late(own: &[Contents<'_>], rank: Rank, path: &FilePath) -> bool {
     });
     let there = own.last().and_then(|last| last.get(&rank));
     let is_new =
-        there.is_some_and(|files| files.iter().all(|file| file.path != path && !are_named_in_turn(file.path, path)));
+        there.is_some_and(|files| files.iter().all(|file| file.path != path && !may_take_turns(file.path, path)));
     is_new && !is_rewritten
+}
+
+fn may_take_turns(one: &FilePath, other: &FilePath) -> bool {
+    are_named_in_turn(one, other) || are_older_copies(one, other)
 }
 
 fn judge(then: &[Contents<'_>], now: &Contents<'_>, last: &CheckpointId) -> Rewritten {
@@ -299,6 +303,7 @@ mod tests {
         assert!(!late(&[], "density"), "there is no content");
         assert!(late(&[&[("density", 1)]], "energy") && !late(&[&[("density", 1)]], "density"));
         assert!(!late(&[&[("r.a", 1)]], "r.b"), "the files are used in turn");
+        assert!(!late(&[&[("restart.h5", 1)]], "prev/restart.h5"), "an older copy");
         assert!(late(&[&[("density", 1)], &[("density", 1), ("energy", 2)]], "pressure"));
         assert!(!late(&[&[("density", 1)], &[("density", 9)]], "history"), "the files of a step are known");
     }

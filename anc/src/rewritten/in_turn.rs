@@ -7,15 +7,13 @@
 
 use super::times::{Content, median_interval};
 use mcrengine::ids::FilePath;
-use mcrengine::turns::are_named_in_turn;
+use mcrengine::turns::{are_named_in_turn, are_older_copies, words_of};
 use std::collections::BTreeMap;
 
 /// Files whose times were never at least this far apart may be files of one step.
 const APART_MIN_NS: i128 = 1_000_000_000;
 /// Maximum number of files of a rank whose names are compared in pairs.
 const FILES_MAX: usize = 512;
-/// Words for older copies of a file, and for files that are used in turn.
-const WORDS: [&[u8]; 9] = [b"backup", b"bak", b"old", b"prev", b"previous", b"last", b"new", b"odd", b"even"];
 
 /// Keeps only the newest of the files that are used in turn, in each content of a rank. All of these newest files get
 /// one name. `contents`: the oldest first; the last content is not committed yet.
@@ -90,21 +88,6 @@ fn are_apart(contents: &[Vec<Content<'_>>], one: &FilePath, other: &FilePath, le
         are_apart |= is_apart;
     }
     are_apart
-}
-
-/// The words of a path, in lower case.
-fn words_of(path: &FilePath) -> Vec<Vec<u8>> {
-    let words = path.as_bytes().split(|byte| !byte.is_ascii_alphanumeric());
-    words.filter(|word| !word.is_empty()).map(<[u8]>::to_ascii_lowercase).collect()
-}
-
-/// Whether the names differ only in words for older copies.
-fn are_older_copies(one: &FilePath, other: &FilePath) -> bool {
-    let without = |words: &[Vec<u8>]| -> Vec<Vec<u8>> {
-        words.iter().filter(|word| !WORDS.contains(&&word[..])).cloned().collect()
-    };
-    let (one, other) = (words_of(one), words_of(other));
-    one != other && without(&one) == without(&other)
 }
 
 /// Whether the names differ only in a letter `a` in place of a letter `b` at the end of a word.

@@ -5,7 +5,7 @@ use mcr_anc::instance::may_be_reused;
 use mcr_cnc::fingerprint::Fingerprint;
 use mcr_cnc::layout::Labelled;
 use mcrengine::ids::{CheckpointId, JobId};
-use mcrengine::manifest::{self, CheckpointState, Condition, Place};
+use mcrengine::manifest::{self, CheckpointState};
 use mcrengine::retention::Rules;
 use mcrengine::store::{Store, StoreError};
 use std::collections::BTreeSet;
@@ -36,29 +36,9 @@ pub fn kept_out(
         let fingerprints = files.iter().map(|(path, _)| dir.join(path.as_path()).symlink_metadata().ok());
         let written: Option<Vec<i64>> = fingerprints.map(|about| Some(Fingerprint::of(&about?).written_ns())).collect();
         let Some(written_ns) = written.and_then(|times| times.into_iter().max()) else { continue };
-        if is_removed(&mut states, label, written_ns / 1_000_000, rules) {
+        if rules.would_remove(&mut states, label, written_ns / 1_000_000) {
             result.insert(label.clone());
         }
     }
     Ok(result)
-}
-
-/// Whether the rules would remove a complete checkpoint with this name and time. `states`: the checkpoints of the
-/// store, the newest first.
-fn is_removed(states: &mut Vec<CheckpointState>, label: &CheckpointId, written_ms: i64, rules: &Rules) -> bool {
-    let is_like = |state: &&CheckpointState| {
-        state.condition() == Condition::Complete
-            && !state.is_set_aside
-            && state.doubt.is_none()
-            && state.found_damaged.is_none()
-    };
-    let Some((like, place)) = states.iter().find(is_like).and_then(|like| Some((like.clone(), like.place?))) else {
-        return false;
-    };
-    let place = Place { written_unix_ms: written_ms, ..place };
-    let at = states.iter().position(|state| state.place < Some(place)).unwrap_or(states.len());
-    states.insert(at, CheckpointState { id: label.clone(), place: Some(place), ..like });
-    let is_removed = rules.gone(states, None).contains(label);
-    states.remove(at);
-    is_removed
 }
