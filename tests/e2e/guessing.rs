@@ -427,3 +427,19 @@ fn a_newer_directory_without_the_number_of_a_step_makes_the_saved_checkpoints_do
         assert!(back.join("step_2/r1.dat").exists(), "{}", String::from_utf8_lossy(&told.stderr));
     }
 }
+
+#[test]
+fn a_run_without_a_layout_does_not_save_in_another_layout_than_the_runs_before() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let write = |step: u32| format!("for k in a b; do for r in 0 1; do echo $k > s{step}_$k.rank_$r.dat; done; done");
+    let script = format!("{}; sleep 2; {}; sleep 2; {}", write(1), write(2), write(3));
+    run_guessed(dir.path(), &["--ranks", "2", "--layout", "{checkpoint}.rank_{rank}.dat"], &script, 0);
+    assert!(is_complete(dir.path(), "s3_b"));
+    let log = run_guessed(dir.path(), &["--ranks", "2"], &format!("{}; sleep 3", write(4)), 5);
+    assert!(log.contains("s1_a.rank_0.dat was saved as s1_a, rank 0, and would now be "), "{log}");
+    assert!(
+        list(&dir.path().join("store"))
+            .iter()
+            .all(|state| state["checkpoint"].as_str().is_some_and(|id| id.contains('_')))
+    );
+}
