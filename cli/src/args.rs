@@ -93,20 +93,20 @@ pub enum Command {
     /// Run the agent of a compute node
     ///
     /// After SIGTERM or SIGINT, the agent scans all files once more. The agent waits until all written files are
-    /// committed, for at most drain-seconds. A second signal ends the agent at once.
+    /// committed, for at most drain-seconds. A second signal ends the agent within 0.5 s.
     #[command(after_help = exit::AGENT)]
     Cnc(DaemonArgs),
     /// Run an aggregator
     ///
     /// After SIGTERM or SIGINT, the aggregator runs as long as an agent may have files to commit, for at most
-    /// drain-seconds. A second signal ends the aggregator at once.
+    /// drain-seconds. A second signal ends the aggregator within 0.5 s.
     #[command(after_help = exit::AGGREGATOR)]
     Anc(AncArgs),
     /// Run agent and aggregator in one process, until a command ends
     ///
     /// With -- COMMAND, mcr runs COMMAND as a child process. When COMMAND ends, mcr commits all files that COMMAND
-    /// wrote. mcr passes SIGTERM and SIGINT on to COMMAND; a second signal ends mcr at once. Without a command, mcr
-    /// runs until SIGTERM or SIGINT.
+    /// wrote. mcr passes SIGTERM and SIGINT on to COMMAND; a second signal ends mcr within 0.5 s. Without a command,
+    /// mcr runs until SIGTERM or SIGINT.
     #[command(after_help = exit::RUN)]
     Run(RunArgs),
     /// Wait until all files written so far are committed
