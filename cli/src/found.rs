@@ -159,10 +159,12 @@ pub fn find_checkpoints(
         // As in `mcr run`, these files do not change the exit status.
         let (temporary, unplaced): (Vec<&FilePath>, Vec<_>) =
             unplaced.iter().partition(|path| is_temporary(path.as_bytes()));
-        let (logs, unplaced): (Vec<&FilePath>, Vec<_>) = unplaced.iter().partition(|path| may_be_left(path.as_bytes()));
+        let (logs, unplaced): (Vec<&FilePath>, Vec<_>) = unplaced.iter().partition(|path| layout.may_leave(path));
         if let (Some(first), false) = (logs.first(), quiet) {
             let logs = files(logs.len() as u64);
-            note(format!("{logs} with the name of a log, an older copy or a plot not saved (first: {first})"));
+            note(format!(
+                "{logs} with the name of a log, an older copy, a plot or an input not saved (first: {first})"
+            ));
         }
         if let Some(first) = temporary.first() {
             note(format!(

@@ -78,8 +78,8 @@ fn report_by_name(layout: &Layout, listing: &Listing) {
         let mut left = listing.files.iter().filter(|path| !is_saved(path) && is(path));
         left.next().map(|first| (first.clone(), 1 + left.count()))
     };
-    if let Some((first, files)) = left(&|path| may_be_left(path.as_bytes())) {
-        tracing::info!(files, %first, "files with the names of logs, older copies or plots are not saved");
+    if let Some((first, files)) = left(&|path| layout.may_leave(path)) {
+        tracing::info!(files, %first, "files with the names of logs, older copies, plots or inputs are not saved");
     }
     if let Some((first, files)) = left(&|path| is_temporary(path.as_bytes())) {
         tracing::info!(

@@ -39,6 +39,8 @@ pub struct Layout {
     /// Names of small files without which the code cannot restart from a checkpoint. The code uses the same files for
     /// all checkpoints, so they are saved with each checkpoint.
     attendants: &'static [&'static str],
+    /// Names of directories of the code's inputs, without which a checkpoint is whole.
+    inputs: &'static [&'static str],
 }
 
 /// The checkpoint and the rank of a file.
@@ -262,6 +264,7 @@ impl Layout {
                 files_per_rank: None,
                 skips_temporary: false,
                 attendants: &[],
+                inputs: &[],
             }),
         }
     }
@@ -343,6 +346,14 @@ impl Layout {
     /// checkpoint.
     pub fn attends(&self, name: &[u8]) -> bool {
         self.attendants.iter().any(|attendant| attendant.as_bytes() == name)
+    }
+
+    /// Whether a checkpoint is whole without this file: it belongs to no checkpoint, and is a log, an older copy, an
+    /// output for analysis or an input.
+    pub fn may_leave(&self, path: &FilePath) -> bool {
+        let is_input = |name: &[u8]| self.inputs.iter().any(|input| input.as_bytes() == name);
+        let mut directories = path.as_bytes().split(|&byte| byte == b'/').rev().skip(1);
+        self.place(path).is_none() && (pointers::may_be_left(path.as_bytes()) || directories.any(is_input))
     }
 
     /// Whether a checkpoint is complete only when its marker file exists.

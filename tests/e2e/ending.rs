@@ -452,7 +452,7 @@ fn logs_that_mcr_run_does_not_save_are_named_at_the_end() {
     let output = run(&mut run_with(dir.path(), &["--", "sh", "-c", script]), 0);
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        log.contains("files with the names of logs, older copies or plots are not saved")
+        log.contains("files with the names of logs, older copies, plots or inputs are not saved")
             && log.contains("files=2 first=run.log"),
         "{log}"
     );

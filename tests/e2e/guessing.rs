@@ -90,14 +90,14 @@ fn restart_files_that_come_after_plots_are_saved_or_named_at_the_end_with_5() {
 fn a_start_whose_names_do_not_show_the_layout_continues_with_the_layout_of_the_newest_checkpoint() {
     let dir = tempfile::tempdir().expect("a directory");
     let write = |its: &str| {
-        let file = "checkpoint.chkpt.it_$it.file_$k.h5";
+        let file = "dump-0000$it-000000000$k.h5";
         format!("for it in {its}; do for k in 0 1 2; do echo $it > {file}; done; sleep 2.5; done")
     };
-    let script = format!("{}; for n in a b c d e f g; do echo $n > input_$n.par; done", write("64 128 192"));
+    let script = format!("{}; for n in a b c d e f g; do echo $n > input_$n.par; done", write("1 2 3"));
     run_guessed(dir.path(), &["--ranks", "3"], &script, 5);
-    let log = run_guessed(dir.path(), &["--ranks", "3"], &write("256"), 5);
+    let log = run_guessed(dir.path(), &["--ranks", "3"], &write("4"), 5);
     assert!(log.contains("the newest checkpoint shows it"), "{log}");
-    assert!(is_complete(dir.path(), "checkpoint.chkpt.it_256"), "{log}");
+    assert!(is_complete(dir.path(), "dump-00004"), "{log}");
 }
 
 #[test]
@@ -206,7 +206,9 @@ fn logs_that_belong_to_no_checkpoint_change_the_exit_status_of_no_command() {
     let output = run(&mut save, 0);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        said.contains("4 files with the name of a log, an older copy or a plot not saved (first: run_100.log)"),
+        said.contains(
+            "4 files with the name of a log, an older copy, a plot or an input not saved (first: run_100.log)"
+        ),
         "{said}"
     );
 }

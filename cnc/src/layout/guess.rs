@@ -13,7 +13,7 @@
 //! A guess from names is used only if at least `MOST_PERCENT` of the files match it, and if files with the same label
 //! come from one run. Otherwise no file is dropped: either all files form one checkpoint, or the user is asked.
 
-use super::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_temporary, may_be_left};
+use super::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_restart_name, is_temporary};
 use super::{Layout, Listing, Pattern, label_of, presets};
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::{BTreeMap, BTreeSet};
@@ -170,15 +170,16 @@ fn weigh(
     rest: Rest,
 ) -> (Layout, Explanation) {
     let (mut labels, mut files, mut bytes, mut unplaced) = (BTreeSet::new(), 0usize, 0u128, Vec::new());
-    let (mut logs, mut bytes_of_logs) = (0usize, 0u128);
+    let (mut logs, mut bytes_of_logs, mut are_restarts) = (0usize, 0u128, true);
     for (path, size) in all {
         match layout.place(path) {
             Some(placed) => {
                 labels.insert(placed.checkpoint);
+                are_restarts &= is_restart_name(path.as_bytes());
                 files += 1;
                 bytes += u128::from(*size);
             }
-            None if may_be_left(path.as_bytes()) => {
+            None if layout.may_leave(path) => {
                 logs += 1;
                 bytes_of_logs += u128::from(*size);
             }
@@ -191,7 +192,10 @@ fn weigh(
     let left = all.len() - files;
     // If there is only one checkpoint, files that belong to no checkpoint give no information about the layout.
     let is_judged = rest == Rest::IsTaken || labels.len() != 1;
-    let few = is_judged && shares.iter().any(|share| *share < beside::MOST_PERCENT);
+    // If the code itself names its restart files, the other files may be more than usual.
+    let are_named = are_restarts && !unplaced.iter().any(|path| is_restart_name(path.as_bytes()));
+    let percent_min = if are_named { FEW_PERCENT } else { beside::MOST_PERCENT };
+    let few = is_judged && shares.iter().any(|share| *share < percent_min);
     let named_after = unplaced.iter().find(|path| beside::is_named_after(path, &labels));
     let Some(first) = named_after.or(unplaced.first().filter(|_| few)) else {
         let of_files = match left {
@@ -233,7 +237,7 @@ fn fits(preset: &Layout, paths: &[&FilePath], one_rank: bool) -> Option<(Layout,
     }
     let gap = |ranks: &BTreeSet<u32>| ranks.last().is_some_and(|&last| last as usize + 1 != ranks.len());
     let most = ranks.values().max_by_key(|ranks| ranks.len())?;
-    let logs = paths.iter().filter(|path| may_be_left(path.as_bytes()) && preset.place(path).is_none()).count();
+    let logs = paths.iter().filter(|path| preset.may_leave(path)).count();
     let is_minority = placed_count * 2 <= paths.len() - logs;
     let splits = paths.iter().any(|path| dates::splits_a_date(preset, path));
     let has_too_many = one_rank && most.len() > 1;
@@ -412,6 +416,11 @@ fn from_numbers(
         let elsewhere = ranked.iter().filter_map(|(template, rank)| template.elsewhere(rank, span));
         let elsewhere = elsewhere.filter(|_| ranked.len() <= TEMPLATES_MAX && rest == Rest::IsLeft);
         patterns.extend(elsewhere.filter_map(|regex| Pattern::refusal(&regex)));
+        // If the label is only a number, the number of a rank must not become a label.
+        let is_number = !span.iter().any(u8::is_ascii_alphabetic);
+        let unlabeled = ranked.iter().filter(|(template, rank)| is_number && template.find(span, Some(rank)).is_none());
+        let unlabeled = unlabeled.filter_map(|(template, rank)| template.regex(rank, None));
+        patterns.extend(unlabeled.take(TEMPLATES_MAX).filter_map(|regex| Pattern::refusal(&regex)));
         patterns.push(Pattern::from_regex(&span_regex(span), first_rank).ok()?);
     }
     let layout = Layout::new("guessed", patterns).ok()?;
@@ -876,5 +885,7 @@ fn span_regex(span: &[u8]) -> String {
     out
 }
 
+#[cfg(test)]
+mod run_directories;
 #[cfg(test)]
 mod tests;

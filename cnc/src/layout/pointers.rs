@@ -21,14 +21,23 @@ pub fn is_pointer_name(name: &[u8]) -> bool {
             || is_list)
 }
 
-/// Whether this is the name of a log file.
+/// Whether this is the name of a log file, such as `run.log` and `log.lammps`. Each rank may have a log: WRF's
+/// `rsl.out.0003`, MITgcm's `STDOUT.0003`.
 pub fn is_log_name(name: &[u8]) -> bool {
     let name = name.to_ascii_lowercase();
+    let of_rank = name.iter().rposition(|&b| b == b'.').filter(|dot| {
+        let rank = &name[dot + 1..];
+        !rank.is_empty() && rank.iter().all(u8::is_ascii_digit)
+    });
+    let stem = of_rank.map_or(&name[..], |dot| &name[..dot]);
     [&b".log"[..], b".out", b".err", b".stdout", b".stderr"].iter().any(|end| name.ends_with(end))
+        || [&b".log"[..], b".stdout", b".stderr"].iter().any(|end| stem.ends_with(end))
+        || name.starts_with(b"log.")
+        || [&b"rsl.out"[..], b"rsl.error", b"stdout", b"stderr"].contains(&stem)
 }
 
 /// Whether this is the name of an output for analysis, from which no code restarts: plot files of FLASH, AMReX and
-/// Athena++, histories and means of ROMS and WRF, files for visualization programs.
+/// Athena++, diagnostics of WarpX, histories and means of ROMS and WRF, files for visualization programs.
 fn is_product_name(name: &[u8]) -> bool {
     let name = name.to_ascii_lowercase();
     let has = |text: &[u8]| name.windows(text.len()).any(|window| window == text);
@@ -39,6 +48,7 @@ fn is_product_name(name: &[u8]) -> bool {
         || [&b"_plt_cnt_"[..], b"_forced_plt_", b"_his_", b"_avg_"].iter().any(|word| has(word))
         || name.starts_with(b"wrfout_d")
         || is_numbered(b"plt")
+        || is_numbered(b"diag")
 }
 
 /// Whether a checkpoint is whole without the file of this path: a log, an older copy of another file, or an output for
@@ -151,10 +161,26 @@ mod tests {
     }
 
     #[test]
-    fn outputs_for_analysis_are_no_states() {
-        for name in
-            ["sedov_hdf5_plt_cnt_0003", "plt00010", "wrfout_d01_2000-01-24", "blast.out1.00003.athdf", "a.3.vtk"]
+    fn a_log_of_a_rank_or_of_a_program_is_a_log() {
+        for name in ["rsl.out.0003", "rsl.error.0003", "STDOUT.0003", "run.log.2", "log.lammps", "log.icoFoam", "a.err"]
         {
+            assert!(is_log_name(name.as_bytes()), "{name}");
+        }
+        for name in ["state.out.0003", "amr_00080.out00004", "log", "catalog.3", "rsl", "restart.3", "run.error.2"] {
+            assert!(!is_log_name(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn outputs_for_analysis_are_no_states() {
+        for name in [
+            "sedov_hdf5_plt_cnt_0003",
+            "plt00010",
+            "wrfout_d01_2000-01-24",
+            "blast.out1.00003.athdf",
+            "a.3.vtk",
+            "diag1000100",
+        ] {
             assert!(is_product_name(name.as_bytes()), "{name}");
         }
         for name in ["sedov_hdf5_chk_0003", "chk00010", "wrfrst_d01_2000-01-24", "blast.00003.rst", "history.3", "plt"]

@@ -139,6 +139,11 @@ const SETS: &[(&str, &str, &str)] = &[
 const ATTENDANTS: &[(&str, &[&str])] =
     &[("pluto", &["dbl.out", "flt.out", "dbl.h5.out", "flt.h5.out", "restart.out", "grid.out"])];
 
+/// For a preset: the directories of the inputs of a case, see [`Layout::may_leave`]. OpenFOAM makes `processor3` from
+/// them before the run, and writes outputs for analysis to `postProcessing`.
+const INPUTS: &[(&str, &[&str])] =
+    &[("openfoam", &["constant", "system", "0", "0.orig", "dynamicCode", "postProcessing"])];
+
 /// An example name for each preset. If the preset has ranks, the name has a rank.
 #[rustfmt::skip]
 const SHOWN: &[(&str, &str)] = &[
@@ -207,8 +212,14 @@ fn make(preset: &Preset) -> Layout {
     layout.name = preset.name.to_owned();
     let attendants = ATTENDANTS.iter().find(|(name, _)| *name == preset.name).map(|(_, names)| *names);
     layout.attendants = attendants.unwrap_or_default();
+    layout.inputs = inputs_of(preset.name);
     // The other presets name the files of a code, and so leave out temporary names by themselves.
     if preset.telling { layout } else { layout.without_temporary() }
+}
+
+/// The directories of the inputs of a preset's code.
+pub(super) fn inputs_of(name: &str) -> &'static [&'static str] {
+    INPUTS.iter().find(|(preset, _)| *preset == name).map_or(&[], |(_, inputs)| *inputs)
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
     let is_pointer = |(path, bytes): &&(&FilePath, u64)| *bytes <= POINTER_BYTES_MAX && is_pointer_name(path.name());
     let other = |file: &&(&FilePath, u64)| {
         let is_of_layout = layout.place(file.0).is_some() || layout.marked(file.0).is_some();
-        !is_of_layout && !is_pointer(file) && !layout.attends(file.0.name()) && !may_be_left(file.0.as_bytes())
+        !is_of_layout && !is_pointer(file) && !layout.attends(file.0.name()) && !layout.may_leave(file.0)
     };
     let left: Vec<_> = all.iter().filter(other).collect();
     let bytes_of = |files: &mut dyn Iterator<Item = &(&FilePath, u64)>| files.map(|(_, size)| u128::from(*size)).sum();

@@ -2,6 +2,7 @@
 //! checkpoint. Neither of the two numbers in such a name is a rank or a step.
 
 use super::{Explanation, SLOT, Template, Times, templates_of};
+use crate::layout::presets::inputs_of;
 use crate::layout::{Layout, Pattern};
 use mcrengine::ids::FilePath;
 use std::collections::BTreeSet;
@@ -28,7 +29,8 @@ pub(super) fn in_directories(paths: &[&FilePath]) -> Option<(Layout, Explanation
         return None;
     }
     let regex = format!("{}(?P<checkpoint>{TIME})/.*", regex::escape(above));
-    let layout = Layout::new("guessed", vec![Pattern::from_regex(&regex, 0).ok()?]).ok()?;
+    let mut layout = Layout::new("guessed", vec![Pattern::from_regex(&regex, 0).ok()?]).ok()?;
+    layout.inputs = inputs_of("openfoam");
     let times: BTreeSet<_> = paths.iter().filter_map(|path| Some(layout.place(path)?.checkpoint)).collect();
     if times.is_empty() || times.len() < 2 && above_times.is_empty() {
         return None;
