@@ -153,7 +153,7 @@ pub fn newest(store: &Path, most: usize) -> anyhow::Result<serde_json::Value> {
 
 /// Moves the checkpoints without a manifest, which have no place in the order of the job, to the places that the times
 /// of their directories show. A checkpoint whose directory has no known time comes last.
-fn newest_first(store: &dyn Store, job: &JobId, states: Vec<CheckpointState>) -> Vec<CheckpointState> {
+pub fn newest_first(store: &dyn Store, job: &JobId, states: Vec<CheckpointState>) -> Vec<CheckpointState> {
     // The name of a damaged checkpoint has determined its place.
     let is_unplaced = |state: &CheckpointState| state.place.is_none() && !state.is_damaged && !state.is_unreadable;
     let (unplaced, placed): (Vec<_>, Vec<_>) = states.into_iter().partition(is_unplaced);

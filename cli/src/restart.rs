@@ -8,6 +8,7 @@ use crate::common::{job_of, no_checkpoint_named, no_checkpoint_of, open_store, r
 use crate::decide::{Decided, Decider, Role, Undecided, names_of};
 use crate::guard::warn_of_store;
 use crate::left_running;
+use crate::list::newest_first;
 use crate::mendable::tell_if_mendable;
 use crate::not_read::{not_read, way_to_read};
 use crate::output::{counted, human_rate, human_time, json_word, name_of, print, print_json, tell};
@@ -218,7 +219,7 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
                     preview.print(&job, &state.id, &args)?;
                     tell_marks(state, &args);
                     if args.checkpoint.is_none() {
-                        tell_of_newer(&all, &state.id, |condition| condition == Condition::Incomplete);
+                        tell_of_incomplete(&store, &job, &all, &state.id);
                     }
                     return Ok(exit_of(outcome_of(state, &args, wanted.as_ref() != Some(&state.id))));
                 }
@@ -306,6 +307,9 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
         let is_older =
             wanted.as_ref() != Some(&state.id) || followed.is_some_and(|record| !record.passed_over.is_empty());
         tell_marks(state, &args);
+        if asked.is_none() && passed_over.is_empty() {
+            tell_of_incomplete(&store, &job, &all, &state.id);
+        }
         tracing::info!(
             checkpoint = %state.id, incarnation, files = restored.files, bytes = restored.file_bytes, "restored"
         );
@@ -370,6 +374,12 @@ fn outcome_of(state: &CheckpointState, args: &RestartArgs, is_older: bool) -> &'
 
 fn exit_of(outcome: &str) -> ExitCode {
     ExitCode::from(if outcome == "restored" { 0 } else { OLDER })
+}
+
+/// Says which newer checkpoint is not restored, because it is incomplete.
+fn tell_of_incomplete(store: &PosixStore, job: &JobId, all: &[CheckpointState], restored: &CheckpointId) {
+    let all = newest_first(store, job, all.to_vec());
+    tell_of_newer(&all, restored, |condition| condition == Condition::Incomplete);
 }
 
 /// Says what speaks against the checkpoint that is restored.
