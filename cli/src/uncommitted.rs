@@ -83,8 +83,8 @@ fn report(named: usize, failed: bool) -> bool {
         tracing::error!(
             exit_status = NOT_COMMITTED,
             not_shown,
-            "ended; not everything that was written was committed. If the same job starts again, it saves the files \
-             that still exist. Before another job begins, save them with mcr save"
+            "ended; not everything that was written was committed. Before mcr restart or another \
+             job, save the files that still exist with mcr save: mcr restart moves newer files aside"
         );
     } else {
         tracing::info!("ended; all announced files are committed");
