@@ -30,6 +30,7 @@ mod directories;
 mod each_rank;
 mod grids;
 mod in_time;
+mod of_a_node;
 mod runs;
 mod steps;
 mod times;
@@ -370,6 +371,7 @@ fn from_numbers(
     let mut ranks: Vec<Option<RankSlot>> = templates.iter().map(|template| template.find_rank(one_rank)).collect();
     drop_contradictions(&templates, &mut ranks);
     adopt_ranks(&templates, &mut ranks);
+    of_a_node::find(&templates, &mut ranks, known_ranks);
     let turns = turns::Turns::remove(&templates, &mut ranks, known_ranks);
     // Files with pauses between them are steps. Two such files may also be two ranks, if the pause was not long.
     let (mut are_steps, mut may_be_steps) = (turns.are_there(), false);

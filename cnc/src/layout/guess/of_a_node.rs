@@ -1,0 +1,101 @@
+//! Finds the ranks of a node that sees only some of the ranks, as the files `out_0003.2` and `out_0003.3` on a local
+//! disk. The number of ranks of the job must be known.
+
+use super::{RankSlot, Template, Word, steps};
+use std::collections::BTreeSet;
+
+/// Sets the ranks of templates for which the names alone show no rank. `ranks`: the number of ranks of the job.
+pub(super) fn find(templates: &[Template<'_>], found: &mut [Option<RankSlot>], ranks: Option<u32>) {
+    let Some(ranks) = ranks.map(u64::from).filter(|ranks| *ranks > 2) else { return };
+    if found.iter().any(Option::is_some) {
+        return;
+    }
+    for (template, rank) in templates.iter().zip(found) {
+        *rank = template.rank_of_a_node(ranks);
+    }
+}
+
+impl Template<'_> {
+    fn rank_of_a_node(&self, ranks: u64) -> Option<RankSlot> {
+        let is_in_job = |rank: &RankSlot| rank.first + rank.ranks <= ranks + u64::from(rank.first > 0);
+        let is_plain = |slot: &usize| matches!(self.word(*slot), Word::Neutral | Word::Rank);
+        let varying: Vec<usize> = self.varying().collect();
+        let plain = || varying.iter().copied().rev().filter(is_plain);
+        // The times show which number is the step. All steps must have all values of the rank.
+        let step = varying.iter().find(|slot| self.contradicts(&self.as_rank(**slot)));
+        if let Some(step) = step {
+            let others = plain().filter(|slot| !self.linked(*step).contains(slot));
+            return others.filter_map(|slot| self.try_rank(slot, true)).find(is_in_job);
+        }
+        // The names have no step. Files that were written at once are those of ranks.
+        let first = plain().next()?;
+        let linked = self.linked(first);
+        let rank = self.as_rank(first);
+        let has_others = varying.iter().any(|slot| !linked.contains(slot));
+        let is_dense = rank.ranks == self.rows.len() as u64 && rank.ranks > 1;
+        (!has_others && is_dense && is_in_job(&rank) && self.is_written_at_once()).then_some(rank)
+    }
+
+    /// The numbers that have more than one value.
+    fn varying(&self) -> impl Iterator<Item = usize> {
+        (0..self.slots()).filter(|slot| self.rows.iter().any(|row| row[*slot] != self.rows[0][*slot]))
+    }
+
+    /// A number as if it were the rank.
+    fn as_rank(&self, slot: usize) -> RankSlot {
+        let values: BTreeSet<u64> = self.rows.iter().map(|row| super::number(row[slot])).collect();
+        let (first, last) = (values.first().copied().unwrap_or(0), values.last().copied().unwrap_or(0));
+        RankSlot { slot, linked: self.linked(slot), first, ranks: (last - first).saturating_add(1) }
+    }
+
+    /// Whether there was no pause while the files were written. False if a time is unknown.
+    fn is_written_at_once(&self) -> bool {
+        let times = self.begun.iter().zip(&self.modified).map(|(begun, modified)| Some(((*begun)?, (*modified)?)));
+        let Some(mut times) = times.collect::<Option<Vec<_>>>() else { return false };
+        times.sort_unstable();
+        times.windows(2).all(|pair| pair[1].0 < pair[0].1 + steps::SERIES_MIN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Explanation, Layout, Listing, Rest, guess};
+    use mcrengine::ids::FilePath;
+    use std::path::Path;
+
+    /// Guesses for files that were written at these seconds, with this number of ranks.
+    fn guess_of(files: &[(&str, u64)], ranks: Option<u32>) -> (Layout, Explanation) {
+        let listing = Listing::of_times(files.iter().map(|(name, second)| (*name, second * 1000, second * 1000 + 40)));
+        guess(&listing, Path::new("/local/run"), Rest::IsLeft, ranks)
+    }
+
+    fn placed(layout: &Layout, path: &str) -> Option<(String, Option<u32>)> {
+        let placed = layout.place(&FilePath::new(path.as_bytes()).expect("valid"))?;
+        Some((placed.checkpoint.to_string(), placed.rank.map(|rank| rank.0)))
+    }
+
+    #[test]
+    fn a_node_with_the_last_ranks_knows_them_after_a_restart_from_any_step() {
+        let files = [("out_0003.2", 10), ("out_0003.3", 10), ("out_0004.2", 60), ("out_0004.3", 60)];
+        for files in [&files[..], &[&files[..], &[("out_0005.2", 110), ("out_0005.3", 110)]].concat()] {
+            let (layout, explanation) = guess_of(files, Some(4));
+            assert_eq!(explanation.asks, None);
+            assert_eq!(placed(&layout, "out_0009.3"), Some(("out_0009".into(), Some(3))), "{layout}\n{explanation}");
+        }
+        // In a job with three ranks, 3 is no rank if 0 is one. Nothing shows where this job counts from.
+        let (layout, _) = guess_of(&files, Some(2));
+        assert_ne!(placed(&layout, "out_0004.3").and_then(|(_, rank)| rank), Some(3), "{layout}");
+    }
+
+    #[test]
+    fn files_that_were_written_at_once_are_of_the_ranks_of_this_node() {
+        let (layout, _) = guess_of(&[("wave.2", 10), ("wave.3", 10)], Some(4));
+        assert_eq!(placed(&layout, "wave.3"), Some(("run".into(), Some(3))), "{layout}");
+        let (layout, _) = guess_of(&[("wave.2", 10), ("wave.3", 70)], Some(4));
+        assert_ne!(placed(&layout, "wave.3").and_then(|(_, rank)| rank), Some(3), "steps: {layout}");
+        let (layout, _) = guess_of(&[("wave.12", 10), ("wave.13", 10)], Some(4));
+        assert_ne!(placed(&layout, "wave.13").and_then(|(_, rank)| rank), Some(13), "no rank of 4: {layout}");
+        let (layout, _) = guess_of(&[("wave.2", 10), ("wave.3", 10)], None);
+        assert_ne!(placed(&layout, "wave.3").and_then(|(_, rank)| rank), Some(3), "ranks unknown: {layout}");
+    }
+}
