@@ -42,13 +42,24 @@ impl SavedFiles {
                 }
             }
         }
-        Self { files }
+        Self { files }.without_whole(dir)
+    }
+
+    /// The files without those that were saved as one checkpoint of rank 0, named after the directory. If the first
+    /// run writes one checkpoint, its names do not show the layout. As soon as later checkpoints show another layout,
+    /// the first one shows nothing.
+    fn without_whole(mut self, dir: &Path) -> Self {
+        let whole = Layout::whole(dir);
+        let label = self.files.keys().find_map(|path| whole.place(path)).map(|placed| placed.checkpoint);
+        if let Some(label) = label.filter(|label| !self.are_whole(label)) {
+            self.files.retain(|_, file| !is_whole(file, &label));
+        }
+        self
     }
 
     /// Whether all files are of one checkpoint that was named after the directory, and of rank 0.
     fn are_whole(&self, directory: &CheckpointId) -> bool {
-        let is_whole = |(label, file): &(String, ManifestFile)| label == directory.as_str() && file.rank == Rank(0);
-        !self.files.is_empty() && self.files.values().all(is_whole)
+        !self.files.is_empty() && self.files.values().all(|file| is_whole(file, directory))
     }
 
     /// A file that the layout places in another checkpoint, or for another rank, than it was saved. The text is for
@@ -142,6 +153,11 @@ impl SavedFiles {
         explanation.certain = false;
         (layout, explanation)
     }
+}
+
+/// Whether a file was saved in a checkpoint that was named after the directory, as a file of rank 0.
+fn is_whole((label, file): &(String, ManifestFile), directory: &CheckpointId) -> bool {
+    label == directory.as_str() && file.rank == Rank(0)
 }
 
 /// A layout that the files of the newest checkpoints show.
@@ -245,6 +261,17 @@ mod tests {
         let (layout, explanation) = kept(&saved(&of_store), &[&first, &second]);
         assert_eq!(explanation.asks, None);
         assert!(first.iter().chain(&second).all(|name| place(&layout, name) == "run7 0"), "{layout}");
+    }
+
+    #[test]
+    fn the_first_checkpoint_of_all_files_does_not_speak_against_a_layout_that_a_later_one_showed() {
+        let path = |step: u32| format!("checkpoint-{step}/model.bin");
+        let [first, second, third] = [100, 200, 300].map(path);
+        let saved = saved(&[("run7", &first, 0), ("checkpoint-200", &second, 0)]).without_whole(Path::new(DIR));
+        let (layout, explanation) = kept(&saved, &[&[&first], &[&second], &[&third]]);
+        assert_eq!(explanation.asks, None, "{layout}");
+        let third = layout.place(&FilePath::new(third.as_bytes()).expect("valid")).expect("placed");
+        assert_eq!(third.checkpoint.as_str(), "checkpoint-300");
     }
 
     #[test]
