@@ -36,12 +36,21 @@ pub struct Layout {
     /// Whether files with temporary names belong to no checkpoint, see [`pointers::is_temporary`]. Patterns that a user
     /// wrote decide alone.
     skips_temporary: bool,
+    beside: &'static Beside,
+}
+
+/// The files of a code that lie beside its checkpoints.
+#[derive(Debug)]
+struct Beside {
     /// Names of small files without which the code cannot restart from a checkpoint. The code uses the same files for
     /// all checkpoints, so they are saved with each checkpoint.
     attendants: &'static [&'static str],
     /// Names of directories of the code's inputs, without which a checkpoint is whole.
     inputs: &'static [&'static str],
 }
+
+/// No files.
+const NOTHING_BESIDE: Beside = Beside { attendants: &[], inputs: &[] };
 
 /// The checkpoint and the rank of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -263,8 +272,7 @@ impl Layout {
                 marker: None,
                 files_per_rank: None,
                 skips_temporary: false,
-                attendants: &[],
-                inputs: &[],
+                beside: &NOTHING_BESIDE,
             }),
         }
     }
@@ -345,13 +353,13 @@ impl Layout {
     /// Whether a file of this name is saved with each checkpoint in its directory, although it belongs to no single
     /// checkpoint.
     pub fn attends(&self, name: &[u8]) -> bool {
-        self.attendants.iter().any(|attendant| attendant.as_bytes() == name)
+        self.beside.attendants.iter().any(|attendant| attendant.as_bytes() == name)
     }
 
     /// Whether a checkpoint is whole without this file: it belongs to no checkpoint, and is a log, an older copy, an
     /// output for analysis or an input.
     pub fn may_leave(&self, path: &FilePath) -> bool {
-        let is_input = |name: &[u8]| self.inputs.iter().any(|input| input.as_bytes() == name);
+        let is_input = |name: &[u8]| self.beside.inputs.iter().any(|input| input.as_bytes() == name);
         let mut directories = path.as_bytes().split(|&byte| byte == b'/').rev().skip(1);
         self.place(path).is_none() && (pointers::may_be_left(path.as_bytes()) || directories.any(is_input))
     }

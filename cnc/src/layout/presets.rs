@@ -1,6 +1,6 @@
 //! Layouts of widely used applications, from their documentation and from real checkpoints.
 
-use super::{Layout, Pattern};
+use super::{Beside, Layout, NOTHING_BESIDE, Pattern};
 use mcrengine::ids::FilePath;
 
 /// One preset.
@@ -134,15 +134,22 @@ const SETS: &[(&str, &str, &str)] = &[
     ("nek5000", "rs8-2", r"(?:.*/)?rs8[^/]*(?P<rank>[0-9])\.f0000[5-8]"),
 ];
 
-/// For a preset: the names of the files that are saved with each checkpoint, see [`Layout::attends`]. PLUTO adds an
-/// entry for each output to `dbl.out` and `restart.out`, and needs these files and the grid for a restart.
-const ATTENDANTS: &[(&str, &[&str])] =
-    &[("pluto", &["dbl.out", "flt.out", "dbl.h5.out", "flt.h5.out", "restart.out", "grid.out"])];
-
-/// For a preset: the directories of the inputs of a case, see [`Layout::may_leave`]. OpenFOAM makes `processor3` from
-/// them before the run, and writes outputs for analysis to `postProcessing`.
-const INPUTS: &[(&str, &[&str])] =
-    &[("openfoam", &["constant", "system", "0", "0.orig", "dynamicCode", "postProcessing"])];
+/// For a preset: the files beside its checkpoints, see [`Layout::attends`] and [`Layout::may_leave`]. PLUTO adds an
+/// entry for each output to `dbl.out` and `restart.out`, and needs these files and the grid for a restart. OpenFOAM
+/// makes `processor3` from its inputs before the run, and writes outputs for analysis to `postProcessing`.
+const BESIDE: &[(&str, Beside)] = &[
+    (
+        "pluto",
+        Beside {
+            attendants: &["dbl.out", "flt.out", "dbl.h5.out", "flt.h5.out", "restart.out", "grid.out"],
+            ..NOTHING_BESIDE
+        },
+    ),
+    (
+        "openfoam",
+        Beside { inputs: &["constant", "system", "0", "0.orig", "dynamicCode", "postProcessing"], ..NOTHING_BESIDE },
+    ),
+];
 
 /// An example name for each preset. If the preset has ranks, the name has a rank.
 #[rustfmt::skip]
@@ -210,16 +217,14 @@ fn make(preset: &Preset) -> Layout {
     });
     layout.patterns.splice(0..0, sets);
     layout.name = preset.name.to_owned();
-    let attendants = ATTENDANTS.iter().find(|(name, _)| *name == preset.name).map(|(_, names)| *names);
-    layout.attendants = attendants.unwrap_or_default();
-    layout.inputs = inputs_of(preset.name);
+    layout.beside = beside(preset.name);
     // The other presets name the files of a code, and so leave out temporary names by themselves.
     if preset.telling { layout } else { layout.without_temporary() }
 }
 
-/// The directories of the inputs of a preset's code.
-pub(super) fn inputs_of(name: &str) -> &'static [&'static str] {
-    INPUTS.iter().find(|(preset, _)| *preset == name).map_or(&[], |(_, inputs)| *inputs)
+/// The files beside the checkpoints of a preset's code.
+pub(super) fn beside(name: &str) -> &'static Beside {
+    BESIDE.iter().find(|(preset, _)| *preset == name).map_or(&NOTHING_BESIDE, |(_, beside)| beside)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! checkpoint. Neither of the two numbers in such a name is a rank or a step.
 
 use super::{Explanation, SLOT, Template, Times, templates_of};
-use crate::layout::presets::inputs_of;
+use crate::layout::presets::beside;
 use crate::layout::{Layout, Pattern};
 use mcrengine::ids::FilePath;
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ pub(super) fn in_directories(paths: &[&FilePath]) -> Option<(Layout, Explanation
     }
     let regex = format!("{}(?P<checkpoint>{TIME})/.*", regex::escape(above));
     let mut layout = Layout::new("guessed", vec![Pattern::from_regex(&regex, 0).ok()?]).ok()?;
-    layout.inputs = inputs_of("openfoam");
+    layout.beside = beside("openfoam");
     let times: BTreeSet<_> = paths.iter().filter_map(|path| Some(layout.place(path)?.checkpoint)).collect();
     if times.is_empty() || times.len() < 2 && above_times.is_empty() {
         return None;
