@@ -10,8 +10,8 @@
 //! checkpoint (see `steps`). A directory such as `step_100` is one checkpoint (see `directories`). Checkpoints that
 //! were begun in quick succession may be parts of one checkpoint (see `in_time`).
 //!
-//! A guess from names is used only if at least `MOST_PERCENT` of the files match it, and if files with the same label
-//! come from one run. Otherwise no file is dropped: either all files form one checkpoint, or the user is asked.
+//! A guess from names is used only if at least `MOST_PERCENT` of the files match it (`FEW_PERCENT`, if the names say
+//! which files are restart files), and if files with the same label come from one run. Otherwise no file is dropped: either all files form one checkpoint, or the user is asked.
 
 use super::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_restart_name, is_temporary};
 use super::{Layout, Listing, Pattern, label_of, presets};
@@ -641,8 +641,7 @@ impl Template<'_> {
     /// this if the files of each value were written after the files of the value before, and no other varying number
     /// of the names was written in order. Without another varying number, the times show nothing.
     fn contradicts(&self, rank: &RankSlot) -> bool {
-        let varies = |slot: &usize| self.rows.iter().any(|row| row[*slot] != self.rows[0][*slot]);
-        let others: Vec<usize> = (0..self.slots()).filter(|slot| !rank.linked.contains(slot)).filter(varies).collect();
+        let others: Vec<usize> = self.varying().filter(|slot| !rank.linked.contains(slot)).collect();
         let times = || self.modified.iter().flatten();
         let took = times().max().zip(times().min()).and_then(|(last, first)| last.duration_since(*first).ok());
         self.word(rank.slot) != Word::Rank
@@ -656,8 +655,7 @@ impl Template<'_> {
     /// the rank before, the names have no other number that varies, and no word says that the number is a rank.
     /// Otherwise 0. Ranks that write in turn make no pause.
     fn written_in_order(&self, rank: &RankSlot, pause: Duration) -> usize {
-        let varies = |slot: &usize| self.rows.iter().any(|row| row[*slot] != self.rows[0][*slot]);
-        let has_others = (0..self.slots()).filter(|slot| !rank.linked.contains(slot)).any(|slot| varies(&slot));
+        let has_others = self.varying().any(|slot| !rank.linked.contains(&slot));
         if has_others || self.word(rank.slot) == Word::Rank {
             return 0;
         }

@@ -75,7 +75,8 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
             placed.ends.insert(path.as_bytes()[rank.end..].to_vec());
         }
     }
-    let are_at_once = |files: &[&FilePath]| !has_pause(files, &times);
+    let of_file = |path: &&FilePath| Some((*times.begun.get(*path)?, *times.modified.get(*path)?));
+    let are_at_once = |files: &[&FilePath]| !has_pause(files.iter().map(of_file));
     let each_rank = of_each_rank(left.iter().map(|(path, _)| *path), &placed, are_at_once);
     let labels = placed.labels;
     let last_state = left.iter().any(|(path, _)| states.is_last(path, &times));
@@ -141,9 +142,10 @@ fn words_of(name: &[u8]) -> Vec<Vec<u8>> {
 
 /// Whether there was a pause of at least [`steps::SERIES_MIN`] while these files were written. True if a time is
 /// unknown.
-fn has_pause(files: &[&FilePath], times: &Times<'_>) -> bool {
-    let of_file = |path: &&FilePath| Some((*times.begun.get(*path)?, *times.modified.get(*path)?));
-    let Some(mut written) = files.iter().map(of_file).collect::<Option<Vec<_>>>() else { return true };
+///
+/// `written`: for each file, when it was begun and last modified.
+pub(super) fn has_pause(written: impl Iterator<Item = Option<(SystemTime, SystemTime)>>) -> bool {
+    let Some(mut written) = written.collect::<Option<Vec<_>>>() else { return true };
     written.sort_unstable();
     written.windows(2).any(|pair| pair[0].1 + steps::SERIES_MIN <= pair[1].0)
 }

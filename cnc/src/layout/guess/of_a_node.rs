@@ -1,7 +1,8 @@
 //! Finds the ranks of a node that sees only some of the ranks, as the files `out_0003.2` and `out_0003.3` on a local
 //! disk. The number of ranks of the job must be known.
 
-use super::{RankSlot, Template, Word, steps};
+use super::beside::has_pause;
+use super::{RankSlot, Template, Word};
 use std::collections::BTreeSet;
 
 /// Sets the ranks of templates for which the names alone show no rank. `ranks`: the number of ranks of the job.
@@ -17,7 +18,7 @@ pub(super) fn find(templates: &[Template<'_>], found: &mut [Option<RankSlot>], r
 
 impl Template<'_> {
     fn rank_of_a_node(&self, ranks: u64) -> Option<RankSlot> {
-        let is_in_job = |rank: &RankSlot| rank.first + rank.ranks <= ranks + u64::from(rank.first > 0);
+        let is_in_job = |rank: &RankSlot| rank.first.saturating_add(rank.ranks) <= ranks + u64::from(rank.first > 0);
         let is_plain = |slot: &usize| matches!(self.word(*slot), Word::Neutral | Word::Rank);
         let varying: Vec<usize> = self.varying().collect();
         let plain = || varying.iter().copied().rev().filter(is_plain);
@@ -37,7 +38,7 @@ impl Template<'_> {
     }
 
     /// The numbers that have more than one value.
-    fn varying(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn varying(&self) -> impl Iterator<Item = usize> {
         (0..self.slots()).filter(|slot| self.rows.iter().any(|row| row[*slot] != self.rows[0][*slot]))
     }
 
@@ -51,9 +52,7 @@ impl Template<'_> {
     /// Whether there was no pause while the files were written. False if a time is unknown.
     fn is_written_at_once(&self) -> bool {
         let times = self.begun.iter().zip(&self.modified).map(|(begun, modified)| Some(((*begun)?, (*modified)?)));
-        let Some(mut times) = times.collect::<Option<Vec<_>>>() else { return false };
-        times.sort_unstable();
-        times.windows(2).all(|pair| pair[1].0 < pair[0].1 + steps::SERIES_MIN)
+        !has_pause(times)
     }
 }
 
@@ -82,7 +81,7 @@ mod tests {
             assert_eq!(explanation.asks, None);
             assert_eq!(placed(&layout, "out_0009.3"), Some(("out_0009".into(), Some(3))), "{layout}\n{explanation}");
         }
-        // In a job with three ranks, 3 is no rank if 0 is one. Nothing shows where this job counts from.
+        // A job with two ranks has no rank 3.
         let (layout, _) = guess_of(&files, Some(2));
         assert_ne!(placed(&layout, "out_0004.3").and_then(|(_, rank)| rank), Some(3), "{layout}");
     }
@@ -95,6 +94,9 @@ mod tests {
         assert_ne!(placed(&layout, "wave.3").and_then(|(_, rank)| rank), Some(3), "steps: {layout}");
         let (layout, _) = guess_of(&[("wave.12", 10), ("wave.13", 10)], Some(4));
         assert_ne!(placed(&layout, "wave.13").and_then(|(_, rank)| rank), Some(13), "no rank of 4: {layout}");
+        let large = ["wave.99999999999999999999998", "wave.99999999999999999999999"];
+        let (layout, _) = guess_of(&large.map(|name| (name, 10)), Some(4));
+        assert_eq!(placed(&layout, large[0]).and_then(|(_, rank)| rank), None, "too large: {layout}");
         let (layout, _) = guess_of(&[("wave.2", 10), ("wave.3", 10)], None);
         assert_ne!(placed(&layout, "wave.3").and_then(|(_, rank)| rank), Some(3), "ranks unknown: {layout}");
     }
