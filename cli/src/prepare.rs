@@ -52,6 +52,24 @@ pub struct MovedAside {
     /// The paths of the files relative to `to`. Before, the files had the same paths relative to the target directory
     /// of the restart.
     files: Vec<String>,
+    /// Whether the files may be a whole checkpoint that is newer than the restored checkpoint.
+    pub may_be_whole: bool,
+}
+
+impl MovedAside {
+    /// What a user should know about files that may be a whole checkpoint.
+    pub fn newer(&self) -> String {
+        let first = self.files.first().map_or("", String::as_str);
+        let more = match self.files.len() {
+            0 | 1 => String::new(),
+            several => format!(" and {} more", several - 1),
+        };
+        format!(
+            "files that may be a whole checkpoint, which was not committed: {first}{more}, now in {}. To continue from \
+             these files instead, end the job, move them back, and run mcr save before mcr restart",
+            self.to.display()
+        )
+    }
 }
 
 /// Restores one checkpoint under temporary names. Every group is decoded into temporary files in the directories of
@@ -122,7 +140,8 @@ impl Prepared {
         let moved_aside = published.aside_to.map(|name| {
             let to = target.path().join(name);
             tell_aside(&format!("moved aside to {}", to.display()), &published.aside);
-            MovedAside { to, files: published.aside.iter().map(|aside| escaped(&aside.path)).collect() }
+            let files = published.aside.iter().map(|aside| escaped(&aside.path)).collect();
+            MovedAside { to, files, may_be_whole: published.hides_newer }
         });
         let files = file_count - u64::from(published.keeps_settings);
         Ok(Restored { files, file_bytes, moved_aside })
@@ -164,7 +183,7 @@ fn tell_recovered(recovered: Recovered, to: &Path) {
 }
 
 fn tell_aside(what: &str, aside: &[Aside]) {
-    for Aside { path, why } in aside.iter().take(NAMED_MAX) {
+    for Aside { path, why, .. } in aside.iter().take(NAMED_MAX) {
         let why = match why {
             Why::Replaced => "the restored file has another content",
             Why::Newer => "newer than the restored checkpoint",
@@ -296,6 +315,8 @@ pub struct Preview {
     files: u64,
     file_bytes: u64,
     aside: Vec<Aside>,
+    /// Whether these files may be a whole checkpoint that is newer than the restored checkpoint.
+    pub hides_newer: bool,
     is_interrupted: bool,
 }
 
@@ -324,20 +345,21 @@ pub fn preview(
         headers.extend(set.index().files().iter().filter(wanted).cloned());
     }
     let of_headers: Vec<&FileHeader> = headers.iter().filter(|header| header.kind != FileKind::Directory).collect();
-    let aside = mcr_cnc::restart::preview(&args.to, &of_headers, &how).map_err(|error| receiver(error.into()))?;
+    let (aside, hides_newer) =
+        mcr_cnc::restart::preview(&args.to, &of_headers, &how).map_err(|error| receiver(error.into()))?;
     let files = headers.iter().filter(|header| header.kind.is_file()).count() as u64;
     let file_bytes = headers.iter().map(|header| header.bytes).sum();
-    Ok(Preview { files, file_bytes, aside, is_interrupted: is_interrupted(&args.to) })
+    Ok(Preview { files, file_bytes, aside, hides_newer, is_interrupted: is_interrupted(&args.to) })
 }
 
 impl Preview {
     pub fn print(self, job: &JobId, checkpoint: &CheckpointId, args: &RestartArgs) -> anyhow::Result<()> {
-        let Self { files, file_bytes, aside, is_interrupted } = self;
+        let Self { files, file_bytes, aside, hides_newer, is_interrupted } = self;
         if args.json {
             let aside: Vec<String> = aside.iter().map(|aside| escaped(&aside.path)).collect();
             return print_json(&serde_json::json!({
                 "outcome": "dry-run", "job": job, "checkpoint": checkpoint, "files": files, "file_bytes": file_bytes,
-                "would_move_aside": aside, "is_interrupted": is_interrupted,
+                "would_move_aside": aside, "may_be_whole": hides_newer, "is_interrupted": is_interrupted,
             }));
         }
         print(&format!(
@@ -348,6 +370,12 @@ impl Preview {
             counted(aside.len() as u64, "file")
         ))?;
         tell_aside("would be moved aside", &aside);
+        if hides_newer {
+            eprintln!(
+                "mcr: these files may be a whole newer checkpoint, which was not committed; run mcr save before mcr \
+                 restart to continue from it"
+            );
+        }
         if is_interrupted {
             let to = args.to.display();
             eprintln!(

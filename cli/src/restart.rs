@@ -210,18 +210,20 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
         false => all.iter().find(|state| state.is_complete() || is_lost(state)),
     };
     let wanted = args.checkpoint.clone().or_else(|| newest.map(|state| state.id.clone()));
+    let asks_newest = args.checkpoint.is_none() && before == 0;
 
     for state in candidates {
         tracing::info!(checkpoint = %state.id, raw_bytes = state.raw_bytes.0, to = name_of(&args.to), "restoring");
         if args.dry_run {
             match preview(&store, &job, state, &all, &args) {
                 Ok(preview) => {
+                    let hides_newer = preview.hides_newer && asks_newest;
                     preview.print(&job, &state.id, &args)?;
                     tell_marks(state, &args);
                     if args.checkpoint.is_none() {
                         tell_of_incomplete(&store, &job, &all, &state.id);
                     }
-                    return Ok(exit_of(outcome_of(state, &args, wanted.as_ref() != Some(&state.id))));
+                    return Ok(exit_of(outcome_of(state, &args, hides_newer || wanted.as_ref() != Some(&state.id))));
                 }
                 Err(Failure::Receiver(error)) => return Err(error),
                 Err(Failure::Unreadable(error)) => {
@@ -304,8 +306,10 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
         {
             eprintln!("mcr: the store cannot record that this part is restored ({error})");
         }
-        let is_older =
-            wanted.as_ref() != Some(&state.id) || followed.is_some_and(|record| !record.passed_over.is_empty());
+        let hides_newer = asks_newest && restored.moved_aside.as_ref().is_some_and(|moved| moved.may_be_whole);
+        let is_older = hides_newer
+            || wanted.as_ref() != Some(&state.id)
+            || followed.is_some_and(|record| !record.passed_over.is_empty());
         tell_marks(state, &args);
         if asked.is_none() && passed_over.is_empty() {
             tell_of_incomplete(&store, &job, &all, &state.id);
@@ -762,6 +766,12 @@ fn print_restored(
         print(&format!("{checkpoint} is DOUBTFUL: {doubt}\n"))?;
     }
     if let (Some(wanted), true) = (&report.wanted, report.outcome == "older") {
+        if report.passed_over.is_empty() && *wanted == *checkpoint {
+            if let Some(moved) = &report.moved_aside {
+                print(&format!("this may be OLDER than {}\n", moved.newer()))?;
+            }
+            return Ok(());
+        }
         let is = if is_sure { "is" } else { "may be" };
         let reason = report.passed_over.iter().find(|passed_over| passed_over.checkpoint == *wanted);
         print(&match reason {

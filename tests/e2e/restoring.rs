@@ -143,8 +143,9 @@ fn what_stands_in_the_way_and_what_is_newer_is_moved_aside_and_what_is_the_same_
         restart
     };
 
-    let looked = run(restart().arg("--dry-run"), 0);
+    let looked = run(restart().arg("--dry-run"), 2);
     let said = text(&looked.stdout) + &text(&looked.stderr);
+    assert!(said.contains("may be a whole newer checkpoint, which was not committed"), "{said}");
     assert!(said.contains("would restore it_1") && said.contains("3 files would be moved aside"), "{said}");
     assert_same_files(&before, &contents(&data));
 
@@ -152,7 +153,7 @@ fn what_stands_in_the_way_and_what_is_newer_is_moved_aside_and_what_is_the_same_
     assert!(!text(&copied.stderr).contains("it_2"), "a copy takes what is newer from a run that goes on");
     std::fs::write(data.join("it_1/rank_1.dat"), "broken again").expect("written");
 
-    let report = run_json(&mut restart(), 0);
+    let report = run_json(&mut restart(), 2);
     let aside = data.join(".mcr-aside-2");
     assert_eq!(report["moved_aside"]["to"], aside.display().to_string());
     let files = serde_json::json!(["it_1/rank_1.dat", "it_2/rank_0.dat", "it_2/rank_1.dat"]);
@@ -168,6 +169,49 @@ fn what_stands_in_the_way_and_what_is_newer_is_moved_aside_and_what_is_the_same_
     let left: Vec<_> =
         contents(&data).into_keys().filter(|p| ours.iter().any(|o| p.display().to_string().contains(o))).collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_restart_that_moves_a_whole_newer_checkpoint_aside_says_so_and_the_files_can_be_saved_afterwards() {
+    for (layout, name) in
+        [("{checkpoint}/rank_{rank}.dat", "it_STEP/rank_RANK.dat"), ("{checkpoint}.{rank}.dat", "restart.RANK.dat")]
+    {
+        let site = Site::empty();
+        let data = site.data();
+        let write = |step: u32, rank: u32| {
+            let path = data.join(name.replace("STEP", &step.to_string()).replace("RANK", &rank.to_string()));
+            std::fs::create_dir_all(path.parent().expect("has one")).expect("made");
+            std::fs::write(&path, bytes_of(step, rank)).expect("written");
+            set_time(&path, 1_000_000 + 100 * u64::from(step));
+        };
+        (0..2).for_each(|rank| write(1, rank));
+        site.save(layout, 2);
+        // One rank of step 2 is no whole checkpoint.
+        write(2, 0);
+        let report = run_json(&mut restart_in_place(&site), 0);
+        assert_eq!((&report["outcome"], &report["moved_aside"]["may_be_whole"]), (&"restored".into(), &false.into()));
+        // Two ranks are one.
+        (0..2).for_each(|rank| write(2, rank));
+        let restarted = run(&mut restart_in_place(&site), 2);
+        let said = text(&restarted.stdout);
+        assert!(said.contains("this may be OLDER than files that may be a whole checkpoint"), "{said}");
+        // The message says how to continue from the newer files.
+        let aside = data.join(".mcr-aside-2");
+        for rank in 0..2 {
+            let path = name.replace("STEP", "2").replace("RANK", &rank.to_string());
+            std::fs::create_dir_all(data.join(&path).parent().expect("has one")).expect("made");
+            std::fs::rename(aside.join(&path), data.join(&path)).expect("moved back");
+        }
+        site.save(layout, 2);
+        run(&mut restart_in_place(&site), 0);
+        for rank in 0..2 {
+            let path = data.join(name.replace("STEP", "2").replace("RANK", &rank.to_string()));
+            assert!(std::fs::read(path).expect("there") == bytes_of(2, rank));
+        }
+        // Who asks for an older checkpoint gets it.
+        let older = list(&site.store())[1]["checkpoint"].as_str().expect("text").to_owned();
+        run(restart_in_place(&site).arg("--checkpoint").arg(older), 0);
+    }
 }
 
 /// The command that restarts from the newest checkpoint into the directory of the application.

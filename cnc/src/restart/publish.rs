@@ -88,6 +88,8 @@ pub struct Aside {
     pub path: FilePath,
     /// The reason.
     pub why: Why,
+    /// Whether the file was written after all restored files. False for links and pointer files.
+    pub is_newer: bool,
 }
 
 /// The result of a publication.
@@ -101,6 +103,8 @@ pub struct Published {
     pub aside: Vec<Aside>,
     /// The directory below the target directory to which the files were moved.
     pub aside_to: Option<String>,
+    /// Whether the moved files may be a whole checkpoint that is newer than the restored checkpoint.
+    pub hides_newer: bool,
     /// Links that were not created. Such a link leads to a directory elsewhere, or a directory has its name.
     pub not_made: Vec<FilePath>,
     /// Whether the checkpoint has other settings `mcr.toml`, and the existing settings stay.
@@ -138,6 +142,7 @@ pub fn publish_all(
     let recovered = recover_locked(to)?;
     searched.littered.iter().for_each(|dir| leftovers::remove_in(&to.join(dir)));
     let plan = plan(to, &wanted, &searched.later)?;
+    let hides_newer = may_be_whole(&plan.aside, &wanted);
     let mut published = Published { unchanged: plan.kept.len(), ..Published::default() };
     let mut unmarked = Vec::new();
     for (place, file) in files.iter().enumerate() {
@@ -189,13 +194,13 @@ pub fn publish_all(
     published.through = through.into_iter().collect();
     (published.not_made, published.aside_to) = (not_made, aside);
     published.aside = with_links(plan.aside, links);
-    published.keeps_settings = !settings.is_empty();
+    (published.keeps_settings, published.hides_newer) = (!settings.is_empty(), hides_newer && !how.is_copy);
     Ok((published, recovered))
 }
 
 /// Adds links that were moved aside to a list of moved files.
 fn with_links(mut aside: Vec<Aside>, links: impl IntoIterator<Item = FilePath>) -> Vec<Aside> {
-    aside.extend(links.into_iter().map(|path| Aside { path, why: Why::Link }));
+    aside.extend(links.into_iter().map(|path| Aside { path, why: Why::Link, is_newer: false }));
     aside.sort_by(|a, b| a.path.cmp(&b.path));
     aside
 }
@@ -273,10 +278,20 @@ fn with_hard_links(target: &Arc<Target>, mut files: Vec<VerifiedFile>, kept: &BT
     files
 }
 
-/// The existing files that a publication of these files would move aside. This function changes nothing.
-pub fn preview(to: &Path, files: &[&FileHeader], how: &Publish) -> Result<Vec<Aside>, RestoreError> {
+/// Whether the files that are moved aside may be a whole checkpoint: of the files that were written after all restored
+/// files, either those with the names of restored files or the others are at least as many as the restored files.
+fn may_be_whole(aside: &[Aside], wanted: &[Wanted<'_>]) -> bool {
+    let restored = wanted.iter().filter(|wanted| wanted.is_of_a_rank()).count();
+    let (same, others): (Vec<_>, Vec<_>) =
+        aside.iter().filter(|aside| aside.is_newer).partition(|aside| aside.why == Why::Replaced);
+    restored > 0 && same.len().max(others.len()) >= restored
+}
+
+/// The existing files that a publication of these files would move aside, and [`Published::hides_newer`]. This function
+/// changes nothing.
+pub fn preview(to: &Path, files: &[&FileHeader], how: &Publish) -> Result<(Vec<Aside>, bool), RestoreError> {
     if !to.exists() {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), false));
     }
     let link = |header: &FileHeader| link_above(to, &header.path).filter(|_| how.is_copy);
     let links: BTreeSet<FilePath> = files.iter().filter_map(|header| link(header)).collect();
@@ -285,7 +300,9 @@ pub fn preview(to: &Path, files: &[&FileHeader], how: &Publish) -> Result<Vec<As
     let free = files.iter().enumerate().filter(|(place, _)| first.contains(place)).map(|(_, header)| header);
     let free = free.filter(|header| link(header).is_none() && !keeps_existing(to, &header.path));
     let wanted: Vec<Wanted<'_>> = free.map(|header| Wanted { header, compared: None }).collect();
-    Ok(with_links(plan(to, &wanted, &search(to, &wanted, how)?.later)?.aside, links))
+    let aside = with_links(plan(to, &wanted, &search(to, &wanted, how)?.later)?.aside, links);
+    let hides_newer = may_be_whole(&aside, &wanted);
+    Ok((aside, hides_newer))
 }
 
 /// A file to publish, and the result of its comparison with the existing file.
@@ -298,16 +315,28 @@ impl<'a> Wanted<'a> {
     fn of(file: &'a VerifiedFile) -> Self {
         Self { header: &file.header, compared: file.compared }
     }
+
+    /// Whether a rank wrote the file for this checkpoint. A pointer file or a link is written anew for each checkpoint.
+    fn is_of_a_rank(&self) -> bool {
+        self.header.kind.is_file() && !self.header.kind.is_companion()
+    }
+}
+
+/// The time at which the last of the files was written.
+fn last_written(wanted: &[Wanted<'_>]) -> Option<i64> {
+    wanted.iter().filter(|wanted| wanted.is_of_a_rank()).map(|wanted| wanted.header.modified_ns).max()
 }
 
 /// Plans which existing files stay and which existing files are moved aside. Existing files are the files under final
 /// names, and the files of later steps that still exist.
 fn plan(to: &Path, wanted: &[Wanted<'_>], later: &[Aside]) -> Result<Plan, RestoreError> {
     let mut plan = Plan::default();
+    let last_written = last_written(wanted);
     for (place, file) in wanted.iter().enumerate() {
         let path = &file.header.path;
         let Some(stat) = find_existing(to, path)? else { continue };
-        let same = match (file_print(&stat), file.compared) {
+        let print = file_print(&stat);
+        let same = match (print, file.compared) {
             _ if file.header.kind == FileKind::SymbolicLink => is_same_link(to, file.header),
             (None, _) => false,
             (Some(print), Some((before, same))) if before == print => same,
@@ -315,7 +344,10 @@ fn plan(to: &Path, wanted: &[Wanted<'_>], later: &[Aside]) -> Result<Plan, Resto
         };
         match same {
             true => drop(plan.kept.insert(place)),
-            false => plan.aside.push(Aside { path: path.clone(), why: Why::Replaced }),
+            false => {
+                let is_newer = file.is_of_a_rank() && print.is_some_and(|print| Some(print.modified_ns) > last_written);
+                plan.aside.push(Aside { path: path.clone(), why: Why::Replaced, is_newer });
+            }
         }
     }
     for aside in later {
@@ -408,7 +440,8 @@ fn search(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Searched, R
                     false => continue,
                 };
                 if !is_of_checkpoint(&path) {
-                    found.later.push(Aside { path, why });
+                    let is_newer = !is_pointer && Some(modified_ns) > newest_of_all;
+                    found.later.push(Aside { path, why, is_newer });
                 }
             }
         }
@@ -419,7 +452,7 @@ fn search(to: &Path, wanted: &[Wanted<'_>], how: &Publish) -> Result<Searched, R
         let end = end_of_link(to, link);
         end.is_some_and(|end| moved.iter().any(|path| path.as_path().starts_with(&end)) && !stays(&end))
     });
-    found.later.extend(links.into_iter().map(|path| Aside { path, why: Why::LeadsAside }));
+    found.later.extend(links.into_iter().map(|path| Aside { path, why: Why::LeadsAside, is_newer: false }));
     Ok(found)
 }
 
@@ -501,7 +534,8 @@ mod tests {
         assert_eq!(publish(true).aside, [], "the application continues with its own files");
         let aside = publish(false).aside;
         let drv = FilePath::new(&b"rpointer.drv"[..]).expect("valid");
-        assert_eq!(aside, [Aside { path: drv, why: Why::Newer }], "the other pointer names the restored checkpoint");
+        let drv = Aside { path: drv, why: Why::Newer, is_newer: false };
+        assert_eq!(aside, [drv], "the other pointer names the restored checkpoint");
         assert!(!to.path().join("rpointer.drv").exists() && to.path().join("rpointer.ice").exists());
     }
 
