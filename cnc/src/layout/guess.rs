@@ -126,8 +126,7 @@ fn guess_of(
 ) -> (Layout, Explanation) {
     let paths: Vec<&FilePath> = all.iter().map(|(path, _)| *path).take(PATHS_MAX).collect();
     let times = Times::of(listing);
-    let one_rank = ranks == Some(1);
-    let preset = presets::telling(&paths).find_map(|preset| fits(&preset, &paths, one_rank));
+    let preset = presets::telling(&paths).find_map(|preset| fits(&preset, &paths, &times, ranks));
     let guessed = preset.or_else(|| times::in_directories(&paths)).or_else(|| {
         let of_state: Vec<&FilePath> = paths.iter().copied().filter(|path| !beside::is_beside_states(path)).collect();
         let of_state = if of_state.is_empty() { &paths } else { &of_state };
@@ -140,6 +139,7 @@ fn guess_of(
         if listing.files.is_empty() {
             explanation.lines = vec!["there are no files yet".to_owned()];
         }
+        explanation.asks = dates::in_one_checkpoint(&layout, &paths);
         return (layout, explanation);
     };
     if explanation.asks.is_some() {
@@ -226,10 +226,15 @@ fn weigh(
     (layout, Explanation { asks: Some(asks), certain: false, ..explanation })
 }
 
-/// Returns the preset if the preset fits. More than half of the files must match the preset, no rank may be missing,
-/// and the labels of the preset must not be labels of parts. If the job has only one rank, a preset that finds
-/// several ranks does not fit.
-fn fits(preset: &Layout, paths: &[&FilePath], one_rank: bool) -> Option<(Layout, Explanation)> {
+/// Returns the preset if the preset fits. More than half of the files must match the preset, no rank may be missing
+/// (but see [`of_a_node::are_all`]), and the labels of the preset must not be labels of parts. If the job has only one
+/// rank, a preset that finds several ranks does not fit. `known_ranks`: the number of ranks of the job.
+fn fits(
+    preset: &Layout,
+    paths: &[&FilePath],
+    times: &Times<'_>,
+    known_ranks: Option<u32>,
+) -> Option<(Layout, Explanation)> {
     let mut ranks: BTreeMap<CheckpointId, BTreeSet<u32>> = BTreeMap::new();
     let mut placed_count = 0usize;
     for placed in paths.iter().filter_map(|path| preset.place(path)) {
@@ -241,11 +246,12 @@ fn fits(preset: &Layout, paths: &[&FilePath], one_rank: bool) -> Option<(Layout,
     let logs = paths.iter().filter(|path| preset.may_leave(path)).count();
     let is_minority = placed_count * 2 <= paths.len() - logs;
     let splits = paths.iter().any(|path| dates::splits_a_date(preset, path));
-    let has_too_many = one_rank && most.len() > 1;
+    let has_too_many = known_ranks == Some(1) && most.len() > 1;
+    let has_gap = || gap(most) && !of_a_node::are_all(preset, paths, times, most, known_ranks);
     // Enzo writes its dumps `DD` and `RD` independently of each other.
     let are_halves = preset.name() != "enzo" && steps::are_two_families(ranks.keys());
     let divides = directories::are_divided(preset, paths);
-    let is_other = is_minority || gap(most) || splits || has_too_many || are_halves || divides;
+    let is_other = is_minority || has_gap() || splits || has_too_many || are_halves || divides;
     if is_other || steps::are_of_ranks_or_parts(ranks.keys()) {
         return None;
     }

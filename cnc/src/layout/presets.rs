@@ -103,12 +103,14 @@ const TABLE: &[Preset] = &[
     ]},
     // If the name in the input script contains `%`: melt.1800.11.restart and restart.1700.base. If the name does not
     // contain `%`: poly.restart.1700. The number after the step is the number of the file. With `fileper` this number
-    // is not the rank, but increases with the rank.
+    // is not the rank, but increases with the rank. Other codes overwrite one restart.h5, but the number in
+    // restart.3.h5 may be a rank.
     Preset { name: "lammps", words: &[], first_rank: 0, telling: true, patterns: &[
         "**/{checkpoint:[^/]*[0-9]}.{rank}{,.restart,.rst}",
         "**/{checkpoint:[^/]*[0-9]}.base{,.restart,.rst}",
         "**/{checkpoint:[^/]*[0-9]}.{restart,rst}",
-        "**/{checkpoint:[^/]*restart[^/]*[0-9]}",
+        "**/{checkpoint:[^/]*restart(?:[^/]*[^/0-9A-Za-z])?[0-9]+}",
+        "**/{checkpoint:[^/0-9]*restart[^/0-9]*[0-9]}",
     ]},
     Preset { name: "gromacs", words: &[".cpt"], first_rank: 0, telling: true, patterns: &["**/{checkpoint}.cpt"] },
     // With replicas, output/3/fold.job0.3.restart.coor: the files of all replicas are one checkpoint.

@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 pub(super) fn in_one_checkpoint(layout: &Layout, paths: &[&FilePath]) -> Option<String> {
     let mut first: BTreeMap<CheckpointId, (&[u8], &FilePath)> = BTreeMap::new();
     for path in paths {
-        let Some((placed, Within { label: Some(label), .. })) = layout.place_within(path) else { continue };
+        let Some((placed, Within { label, .. })) = layout.place_within(path) else { continue };
         let bytes = path.as_bytes();
         let starts = std::iter::once(0).chain((1..bytes.len()).filter(|&at| bytes[at - 1] == b'/'));
         let mut dates = starts.filter_map(|start| Some((start, date_in_directories(&bytes[start..])?)));
         let Some((start, length)) = dates.next() else { continue };
-        if label.start <= start && label.end >= start + length {
+        if label.is_some_and(|label| label.start <= start && label.end >= start + length) {
             continue; // the label contains the date
         }
         let date = &bytes[start..start + length];

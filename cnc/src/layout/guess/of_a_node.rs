@@ -1,13 +1,30 @@
-//! Finds the ranks of a node that sees only some of the ranks, as the files `out_0003.2` and `out_0003.3` on a local
-//! disk. The number of ranks of the job must be known.
+//! Finds ranks that the names alone do not show, if the number of ranks of the job is known: the ranks of a node that
+//! sees only some of the ranks, as the files `out_0003.2` and `out_0003.3` on a local disk, and the ranks after a word
+//! that usually means checkpoints, as in `restart.0.h5` and `restart.1.h5`.
 
 use super::beside::has_pause;
-use super::{RankSlot, Template, Word};
+use super::{Layout, RankSlot, Template, Times, Word};
+use mcrengine::ids::FilePath;
 use std::collections::BTreeSet;
+
+/// Whether the ranks that a preset finds are all ranks of this node, although the first ranks are missing: the job has
+/// more ranks, and the files were written at once.
+pub(super) fn are_all(
+    preset: &Layout,
+    paths: &[&FilePath],
+    times: &Times<'_>,
+    found: &BTreeSet<u32>,
+    ranks: Option<u32>,
+) -> bool {
+    let (Some(first), Some(last), Some(ranks)) = (found.first(), found.last(), ranks) else { return false };
+    let is_dense = found.len() > 1 && (last - first) as usize + 1 == found.len() && *last < ranks;
+    let of_ranks = paths.iter().filter(|path| preset.place(path).is_some_and(|placed| placed.rank.is_some()));
+    is_dense && !has_pause(of_ranks.map(|path| Some((*times.begun.get(*path)?, *times.modified.get(*path)?))))
+}
 
 /// Sets the ranks of templates for which the names alone show no rank. `ranks`: the number of ranks of the job.
 pub(super) fn find(templates: &[Template<'_>], found: &mut [Option<RankSlot>], ranks: Option<u32>) {
-    let Some(ranks) = ranks.map(u64::from).filter(|ranks| *ranks > 2) else { return };
+    let Some(ranks) = ranks.map(u64::from).filter(|ranks| *ranks > 1) else { return };
     if found.iter().any(Option::is_some) {
         return;
     }
@@ -19,17 +36,19 @@ pub(super) fn find(templates: &[Template<'_>], found: &mut [Option<RankSlot>], r
 impl Template<'_> {
     fn rank_of_a_node(&self, ranks: u64) -> Option<RankSlot> {
         let is_in_job = |rank: &RankSlot| rank.first.saturating_add(rank.ranks) <= ranks + u64::from(rank.first > 0);
-        let is_plain = |slot: &usize| matches!(self.word(*slot), Word::Neutral | Word::Rank);
         let varying: Vec<usize> = self.varying().collect();
-        let plain = || varying.iter().copied().rev().filter(is_plain);
         // The times show which number is the step. All steps must have all values of the rank.
         let step = varying.iter().find(|slot| self.contradicts(&self.as_rank(**slot)));
         if let Some(step) = step {
-            let others = plain().filter(|slot| !self.linked(*step).contains(slot));
+            let of_step = self.linked(*step);
+            let is_plain = |slot: &usize| matches!(self.word(*slot), Word::Neutral | Word::Rank);
+            let others = varying.iter().copied().rev().filter(is_plain).filter(|slot| !of_step.contains(slot));
             return others.filter_map(|slot| self.try_rank(slot, true)).find(is_in_job);
         }
-        // The names have no step. Files that were written at once are those of ranks.
-        let first = plain().next()?;
+        // The names have no step. Files that were written at once are those of ranks, unless a word says clearly that
+        // the number is a step.
+        let may_be = |slot: &usize| self.word(*slot) != Word::Part && !self.is_clear(*slot);
+        let first = varying.iter().copied().rev().find(may_be)?;
         let linked = self.linked(first);
         let rank = self.as_rank(first);
         let has_others = varying.iter().any(|slot| !linked.contains(slot));
@@ -84,6 +103,29 @@ mod tests {
         // A job with two ranks has no rank 3.
         let (layout, _) = guess_of(&files, Some(2));
         assert_ne!(placed(&layout, "out_0004.3").and_then(|(_, rank)| rank), Some(3), "{layout}");
+    }
+
+    #[test]
+    fn a_number_after_restart_is_the_rank_if_the_job_has_these_ranks_and_they_wrote_at_once() {
+        let files = |numbers: &[u64], form: &str, pause: u64| -> Vec<(String, u64)> {
+            numbers.iter().map(|n| (form.replace('X', &n.to_string()), 10 + n * pause)).collect()
+        };
+        let rank_of = |numbers: &[u64], form: &str, pause: u64, ranks: Option<u32>| {
+            let files = files(numbers, form, pause);
+            let files: Vec<(&str, u64)> = files.iter().map(|(name, second)| (name.as_str(), *second)).collect();
+            let (layout, explanation) = guess_of(&files, ranks);
+            let last = placed(&layout, files[files.len() - 1].0).and_then(|(_, rank)| rank);
+            last.filter(|_| explanation.asks.is_none())
+        };
+        for form in ["restart.X.h5", "state_X.dat", "out/save_X.h5", "restart.X"] {
+            assert_eq!(rank_of(&[0, 1], form, 0, Some(2)), Some(1), "{form}");
+            assert_eq!(rank_of(&[2, 3], form, 0, Some(4)), Some(3), "{form} on the second node");
+            assert_eq!(rank_of(&[2, 3], form, 60, Some(4)), None, "{form} are steps");
+            assert_eq!(rank_of(&[2, 3], form, 0, Some(2)), None, "{form} of more ranks than the job has");
+        }
+        for form in ["step_X.h5", "chk_X.h5"] {
+            assert_eq!(rank_of(&[0, 1], form, 0, Some(2)), None, "the word in {form} says that the number is a step");
+        }
     }
 
     #[test]
