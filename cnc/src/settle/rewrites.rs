@@ -5,9 +5,9 @@
 //! files are sorted by the times of their writes, the longest gap between two consecutive times is the pause between
 //! the steps. So if no file was written for longer than the longest gap, all files are of one step.
 
-use mcrengine::ids::FilePath;
+use mcrengine::ids::{FilePath, Rank};
 use mcrengine::turns::{WrittenFile, are_alike, are_named_in_turn, are_sets_in_turn, may_be_used_in_turn};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Minimum time at rest, in percent of the longest time between two files of the checkpoint.
 const REST_PERCENT: i128 = 125;
@@ -98,10 +98,20 @@ impl Rewrites {
             return none;
         }
         // `newest` is the newest file that was written again. Files that were not written since the previous version
-        // of `newest` are not written in each step.
+        // of `newest` are not written in each step, or they are still of the step before.
         let again = files.clone().filter_map(|file| Some((file, self.previous_ns(&file)?)));
         let Some((newest, since_ns)) = again.max_by_key(|(file, _)| file.at_ns) else { return none };
-        let mut step: Vec<WrittenFile<'a>> = files.filter(|file| file.at_ns > since_ns).collect();
+        let cycle_ns = newest.at_ns - since_ns;
+        // A file with the time of another file's previous version is this version under another name.
+        let before: BTreeSet<(Option<Rank>, i128)> =
+            files.clone().filter_map(|file| Some((file.rank, self.previous_ns(&file)?))).collect();
+        let is_copy = |file: &WrittenFile<'_>| before.contains(&(file.rank, file.at_ns));
+        let is_behind = |file: &WrittenFile<'_>| {
+            let is_as_frequent = || self.previous_ns(file).is_some_and(|ns| (file.at_ns - ns) * 2 <= cycle_ns * 3);
+            newest.at_ns - file.at_ns < cycle_ns * 2 && is_as_frequent() && !is_copy(file)
+        };
+        let mut step: Vec<WrittenFile<'a>> =
+            files.clone().filter(|file| file.at_ns > since_ns || is_behind(file)).collect();
         step.sort_unstable_by_key(|file| file.at_ns);
         let times = || step.windows(2).map(|pair| pair[1].at_ns - pair[0].at_ns);
         let longest_ns = times().max().unwrap_or(0);
@@ -114,7 +124,7 @@ impl Rewrites {
             false => longest_ns,
         };
         let needed_ms = ms_of(needed_ns * REST_PERCENT / 100);
-        let cycle_ms = ms_of(newest.at_ns - since_ns);
+        let cycle_ms = ms_of(cycle_ns);
         let postponed_ms = cycle_ms.clamp(longest_ms, longest_ms.saturating_mul(POSTPONED_MAX));
         let since_ms = *self.waits_since_ms.get_or_insert(now_ms);
         let until_ms = written_ms.saturating_add(needed_ms.min(longest_ms));
@@ -134,7 +144,6 @@ fn ms_of(ns: i128) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mcrengine::ids::Rank;
 
     /// The time at rest that the checkpoint needs after these writes, in milliseconds, and whether there is doubt
     /// without this rest. Each write is a name and a time in milliseconds. The longest quiet time is 30 s.
@@ -146,8 +155,9 @@ mod tests {
                 rewrites.replaced(&path, before_ns, before_ns);
             }
         }
+        let rank_of = |path: &FilePath| if path.as_bytes() == b"restart.1" { Rank(1) } else { Rank(0) };
         let files =
-            now.iter().map(|(path, at_ns)| WrittenFile { rank: Some(Rank(0)), path, at_ns: i128::from(*at_ns) });
+            now.iter().map(|(path, at_ns)| WrittenFile { rank: Some(rank_of(path)), path, at_ns: i128::from(*at_ns) });
         let clock = Clock { now_ms: 100, written_ms: 100, longest_ms: 30_000 };
         let Rest { until_ms, doubt_ns } = rewrites.rest(clock, files);
         (until_ms - 100, doubt_ns.is_some())
@@ -189,6 +199,26 @@ mod tests {
         let files = files.map(|(path, at)| WrittenFile { rank: None, path, at_ns: i128::from(at * second) });
         let rest = rewrites.rest(Clock { now_ms: 100, written_ms: 100, longest_ms: 30_000 }, files.into_iter());
         assert_eq!(rest, Rest { until_ms: 100, doubt_ns: None });
+    }
+
+    #[test]
+    fn a_file_that_is_written_in_each_step_but_not_in_the_last_one_is_of_the_step_before() {
+        let steps = |step: std::ops::Range<i64>, first: &'static str, second: &'static str| -> Vec<_> {
+            step.flat_map(|step| [(first, step * 800), (second, step * 800 + 2)]).collect()
+        };
+        for (first, second) in [("restart.0", "restart.1"), ("restart.1", "restart.0")] {
+            let whole = steps(0..5, first, second);
+            assert!(!rest(&whole).1, "the last step is whole");
+            // The names of the last step came in another order, or in the same one.
+            for last in [first, second] {
+                assert!(rest(&[&whole[..], &[(last, 4_000)]].concat()).1, "{last} alone is of the last step");
+            }
+        }
+        // A file that is written less often, and one that is no longer written, are of no step.
+        let seldom = [&[("mesh", 0), ("mesh", 3_195)][..], &steps(0..5, "restart.0", "restart.1")].concat();
+        assert!(!rest(&seldom).1);
+        let no_more = [&[("begin", 0), ("begin", 700)][..], &steps(0..5, "restart.0", "restart.1")].concat();
+        assert!(!rest(&no_more).1);
     }
 
     #[test]
