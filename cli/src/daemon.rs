@@ -573,6 +573,9 @@ impl Both {
                     agent_failed = true;
                 }
                 () = signals.next_of_all() => {
+                    if signals.is_repeated {
+                        continue;
+                    }
                     application.signal(signals.last);
                     if !signals.is_end() {
                         continue;

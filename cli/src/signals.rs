@@ -1,10 +1,13 @@
 //! The signals that end a daemon.
 
 use nix::sys::signal::Signal;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time that a process may still take to end after a second signal. If everything is committed, the end takes less.
 const END_MAX: Duration = Duration::from_millis(500);
+/// The same signal counts once within this time. `timeout` and some launchers send a signal to the process and to its
+/// group.
+const REPEATED_MAX: Duration = Duration::from_millis(200);
 
 /// Receives SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2. Only SIGTERM and SIGINT end a daemon. SIGUSR1 ends a worker
 /// of `mcr node`, and `mcr node` sends this signal when the job is over.
@@ -15,6 +18,10 @@ pub struct Signals {
     user_1: Option<tokio::signal::unix::Signal>,
     user_2: Option<tokio::signal::unix::Signal>,
     is_of_worker: bool,
+    /// The first signal that ends this process, and when it was received.
+    first: Option<(Signal, Instant)>,
+    /// Whether the last signal is the first one, received once more at about the same time.
+    pub is_repeated: bool,
     /// The signal that was received last.
     pub last: Signal,
 }
@@ -31,6 +38,8 @@ impl Signals {
             user_1: unless_ignored(SignalKind::user_defined1(), Signal::SIGUSR1)?,
             user_2: unless_ignored(SignalKind::user_defined2(), Signal::SIGUSR2)?,
             is_of_worker: false,
+            first: None,
+            is_repeated: false,
             last: Signal::SIGTERM,
         })
     }
@@ -70,7 +79,10 @@ impl Signals {
             () = received(&mut self.user_1) => Signal::SIGUSR1,
             () = received(&mut self.user_2) => Signal::SIGUSR2,
         };
-        if self.is_end() {
+        let is_first = |(signal, at): (Signal, Instant)| signal == self.last && at.elapsed() < REPEATED_MAX;
+        self.is_repeated = self.first.is_some_and(is_first);
+        if self.is_end() && !self.is_repeated {
+            self.first.get_or_insert((self.last, Instant::now()));
             tracing::info!(signal = self.last.as_str(), "shutting down");
         }
     }
@@ -85,12 +97,12 @@ impl Signals {
     }
 
     /// Waits for `end`. Returns `None` if this process receives SIGTERM or SIGINT, and `end` takes longer than 0.5 s
-    /// from then on. SIGUSR1 changes nothing.
+    /// from then on. SIGUSR1 changes nothing, nor does the first signal that is received twice.
     pub async fn unless_again<T>(&mut self, end: impl Future<Output = T>) -> Option<T> {
         let again = async {
             loop {
                 self.next().await;
-                if self.last != Signal::SIGUSR1 {
+                if self.last != Signal::SIGUSR1 && !self.is_repeated {
                     break;
                 }
             }
@@ -120,6 +132,12 @@ mod tests {
         let mut signals = Signals::new().expect("signals");
         nix::sys::signal::raise(Signal::SIGTERM).expect("raised");
         signals.next().await;
+        let ends_a_little_later = async {
+            nix::sys::signal::raise(Signal::SIGTERM).expect("raised");
+            tokio::time::sleep(END_MAX + Duration::from_millis(100)).await;
+            true
+        };
+        assert_eq!(signals.unless_again(ends_a_little_later).await, Some(true), "the same signal, received twice");
         let ends_soon = async {
             nix::sys::signal::raise(Signal::SIGTERM).expect("raised");
             tokio::time::sleep(Duration::from_millis(100)).await;

@@ -629,6 +629,18 @@ fn a_second_signal_ends_mcr_at_once_while_its_command_runs_and_the_log_says_so()
 }
 
 #[test]
+fn a_signal_that_is_sent_to_the_process_and_to_its_group_at_once_counts_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = "for rank in 0 1; do echo bytes > s1.rank_$rank.txt; done; echo ready > ../ready; exec sleep 30";
+    let daemon = Daemon::start(&mut run_with(dir.path(), &["--", "sh", "-c", script]));
+    wait_for("the command", Duration::from_secs(30), || dir.path().join("ready").exists().then_some(()));
+    daemon.signal("TERM");
+    daemon.signal("TERM");
+    let (status, log) = daemon.end();
+    assert!(status == Some(143) && is_complete(dir.path(), "s1"), "{status:?}: {log}");
+}
+
+#[test]
 fn a_file_that_was_cut_when_its_writer_was_killed_makes_no_complete_checkpoint() {
     // The writer ends in the middle of the last file of the third step.
     let steps = "for step in 1 2 3; do for rank in 0 1; do [ $step$rank = 31 ] && head -c 1000 /dev/zero > s3.rank_1.txt \
