@@ -1,8 +1,9 @@
-//! Finds processes that still run, although their `mcr run` has ended.
+//! Finds processes of an earlier `mcr run` that still run.
 //!
 //! If `mcr run` is killed, its application may continue. If the application is then started a second time in the same
 //! directory, both write the same files, and no checkpoint of either can be trusted. A variable in the environment of
-//! the application names its `mcr run` and the watched directory, so that the next command finds these processes.
+//! the application names its `mcr run` and the watched directory, so that the next command finds these processes. A
+//! restart also finds the application of an `mcr run` that still runs, because it would move files of this run away.
 
 use crate::advice::Advised;
 use mcr_cnc::config::real_path;
@@ -28,15 +29,48 @@ pub fn value(watch: &Path) -> Option<String> {
 /// A process counts if its `mcr run` watched the directory, a directory above it or a directory below it. Processes
 /// that started this command do not count.
 pub fn check(directory: &Path, nothing: &str, other: &str) -> Result<(), Advised> {
-    let own = std::env::var(VARIABLE).ok();
     let directory = real_path(directory);
-    let is_left = |value: &str| own.as_deref() != Some(value) && is_of_ended_run(value, Path::new(&directory));
-    let mut left = environment::with_variable(VARIABLE);
-    left.retain(|(_, value)| is_left(value));
-    left.sort_unstable();
+    let left = others(|value| is_of_ended_run(value, Path::new(&directory)));
     if left.is_empty() {
         return Ok(());
     }
+    let what = format!(
+        "processes still run and may write into {directory}, although their mcr run has ended: {}. Files of both runs \
+         would mix: {nothing}",
+        names_of(&left)
+    );
+    let pids: Vec<String> = left.iter().map(|(pid, _)| pid.to_string()).collect();
+    Err(Advised::new(what, format!("end these processes first: kill {}{other}", pids.join(" "))))
+}
+
+/// Fails if the application of an `mcr run` that watches `directory` still runs on this node.
+pub fn check_living(directory: &Path) -> Result<(), Advised> {
+    let directory = real_path(directory);
+    let left =
+        others(|value| run_of(value).is_some_and(|(run, watch)| watch == Path::new(&directory) && run.is_alive()));
+    let Some((run, _)) = left.first().and_then(|(_, value)| run_of(value)) else { return Ok(()) };
+    let what = format!(
+        "mcr run (process {}) and its application still run and write into {directory}: {}. A restart would move their \
+         newest files away: nothing was restored",
+        run.pid,
+        names_of(&left)
+    );
+    let advice =
+        format!("end the run first: kill {}, or copy a checkpoint into another directory with --copy", run.pid);
+    Err(Advised::new(what, advice))
+}
+
+/// Processes of this node that an `mcr run` has started, with their [`VARIABLE`]. Processes that started this command
+/// do not count.
+fn others(is_wanted: impl Fn(&str) -> bool) -> Vec<(u32, String)> {
+    let own = std::env::var(VARIABLE).ok();
+    let mut found = environment::with_variable(VARIABLE);
+    found.retain(|(_, value)| own.as_deref() != Some(value) && is_wanted(value));
+    found.sort_unstable();
+    found
+}
+
+fn names_of(left: &[(u32, String)]) -> String {
     let name = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let mut named: Vec<String> = (left.iter().take(NAMED_MAX))
         .map(|(pid, _)| format!("{pid} ({})", name(*pid).trim_end().escape_default()))
@@ -44,24 +78,21 @@ pub fn check(directory: &Path, nothing: &str, other: &str) -> Result<(), Advised
     if left.len() > NAMED_MAX {
         named.push(format!("{} more", left.len() - NAMED_MAX));
     }
-    let pids: Vec<String> = left.iter().map(|(pid, _)| pid.to_string()).collect();
-    let what = format!(
-        "processes still run and may write into {directory}, although their mcr run has ended: {}. Files of both runs \
-         would mix: {nothing}",
-        named.join(", ")
-    );
-    Err(Advised::new(what, format!("end these processes first: kill {}{other}", pids.join(" "))))
+    named.join(", ")
+}
+
+/// The `mcr run` and the directory that a value of [`VARIABLE`] names.
+fn run_of(value: &str) -> Option<(Process, &Path)> {
+    let mut parts = value.splitn(3, ' ');
+    let (pid, started_ticks) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    Some((Process { pid, started_ticks }, Path::new(parts.next()?)))
 }
 
 fn is_of_ended_run(value: &str, directory: &Path) -> bool {
-    let mut parts = value.splitn(3, ' ');
-    let (Some(Ok(pid)), Some(Ok(started_ticks)), Some(watch)) =
-        (parts.next().map(str::parse), parts.next().map(str::parse), parts.next().map(Path::new))
-    else {
-        return false;
-    };
-    let is_near = watch.starts_with(directory) || directory.starts_with(watch);
-    is_near && !Process { pid, started_ticks }.is_alive()
+    run_of(value).is_some_and(|(run, watch)| {
+        let is_near = watch.starts_with(directory) || directory.starts_with(watch);
+        is_near && !run.is_alive()
+    })
 }
 
 #[cfg(test)]

@@ -156,6 +156,9 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
             ", or copy the files into another directory with --copy",
         )?;
     }
+    if matches!(role, Role::Decide { .. }) {
+        left_running::check_living(&args.to)?;
+    }
     tracing::info!(
         %job, checkpoints = all.len(), follows_another_node = followed.is_some(),
         "read the list of the job's checkpoints"

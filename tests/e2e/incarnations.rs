@@ -716,6 +716,7 @@ fn a_run_elsewhere_never_completes_what_the_dead_run_before_it_left_half() {
         first.end();
         // The next run is started by hand in another directory, without a restart.
         let second = start_run(&site, &other, "second", identity);
+        std::thread::sleep(Duration::from_millis(50)); // times of files may be a few ms behind the clock
         (2..RANKS).for_each(|rank| write_file(&other, 2, 2, rank, None));
         let line = second.wait_for_log("another incarnation of the job began");
         assert!(line.contains(&id(2)), "{line}");

@@ -1,4 +1,4 @@
-//! What a command does if an application still runs although its `mcr run` was killed.
+//! What a command does if the application of an earlier `mcr run` still runs.
 
 use super::*;
 
@@ -12,13 +12,20 @@ fn nothing_is_started_or_restored_beside_an_application_whose_run_was_killed() {
     let mut killed = killed.spawn().expect("starts");
     let written = || std::fs::read_to_string(dir.path().join("process")).ok().filter(|text| text.ends_with('\n'));
     let process = wait_for("the application", Duration::from_secs(20), written).trim().to_owned();
-    // The application of a run that goes on is no reason to refuse.
     let restart = |more: &[&str]| {
         let mut restart = mcr();
         restart.args(["restart", "--store"]).arg(&store).arg("--to").arg(&out).args(more);
         restart
     };
-    run(&mut restart(&[]), 0);
+    // Beside a run that goes on, a restart would move its newest files away.
+    std::fs::write(out.join("s2.rank_0.txt"), "newer").expect("written");
+    for more in [&[][..], &["--incarnation", "two"]] {
+        let said = String::from_utf8_lossy(&run(&mut restart(more), 1).stderr).into_owned();
+        assert!(said.contains("and its application still run and write into"), "{said}");
+        assert!(out.join("s2.rank_0.txt").exists(), "{said}");
+    }
+    run(&mut restart(&["--copy"]), 0);
+    std::fs::remove_file(out.join("s2.rank_0.txt")).expect("removed");
     killed.kill().and_then(|()| killed.wait()).expect("ended");
     for (mut command, status) in [
         (run_with(dir.path(), &["--", "true"]), 1),

@@ -45,7 +45,7 @@ pub(super) fn asks(
 ) -> Option<String> {
     let families = families_of(layout, paths, created);
     if families.iter().all(|family| family.rank.is_none())
-        && let Some(asks) = may_be_ranks(&families)
+        && let Some(asks) = may_be_ranks(&families, ranks)
     {
         return Some(asks);
     }
@@ -87,8 +87,9 @@ fn families_of<'a>(
 /// ranks if all checkpoints have the same files except for one number, this number counts from 0 or 1 without gaps, and
 /// the files were created in quick succession. If each checkpoint has several files, a word such as `step` before the
 /// number shows that the checkpoints are no ranks: several files are often copied at once. But if each checkpoint has a
-/// file `restart.0` and its older copy `backup-restart.0`, only a word that names no kind of file shows this.
-fn may_be_ranks(families: &[Family<'_>]) -> Option<String> {
+/// file `restart.0` and its older copy `backup-restart.0`, only a word that names no kind of file shows this. Such a
+/// word is also enough if the job has only one rank.
+fn may_be_ranks(families: &[Family<'_>], ranks: Option<u32>) -> Option<String> {
     let mut labels: BTreeMap<&CheckpointId, usize> = BTreeMap::new();
     let files = || families.iter().flat_map(|family| &family.files);
     files().for_each(|file| *labels.entry(&file.label).or_default() += 1);
@@ -109,7 +110,7 @@ fn may_be_ranks(families: &[Family<'_>]) -> Option<String> {
         let values = family.values(slot);
         let is_only = varying.all(is_linked) && values.len() == files.len() && is_counted(&values);
         let is_said = if has_copies { template.is_clear(slot) } else { template.word(slot) == Word::Checkpoint };
-        let is_step = !is_one_each && is_said;
+        let is_step = !is_one_each && is_said || ranks == Some(1) && template.is_clear(slot);
         (is_only && !is_step && are_quick(files.iter().map(|file| (&file.label, file.created)))).then(|| {
             format!(
                 "{} and {} other files differ only in a number, and most of them were begun within 1 s of another: \
@@ -307,10 +308,14 @@ mod tests {
 
     /// Guesses the layout of files with a name, and the millisecond in which each file was written.
     fn guess(files: &[(String, u64)]) -> (Layout, Explanation) {
+        guess_of_ranks(files, None)
+    }
+
+    fn guess_of_ranks(files: &[(String, u64)], ranks: Option<u32>) -> (Layout, Explanation) {
         let at = |(name, at_ms): &'_ (String, u64)| (name.clone(), BEGAN_MS + at_ms);
         let files: Vec<(String, u64)> = files.iter().map(at).collect();
         let listing = Listing::of_times(files.iter().map(|(name, at_ms)| (name.as_str(), *at_ms, *at_ms)));
-        Layout::guess(&listing, Path::new("/data/run7"), None)
+        Layout::guess(&listing, Path::new("/data/run7"), ranks)
     }
 
     /// The files of steps, 60 s apart. `form` has `S` for the step, and `X` and `Y` for the two numbers of a file. All
@@ -456,6 +461,12 @@ mod tests {
         let steps = apart("state_X.dat", 0..4, 1000);
         let (layout, explanation) = guess(&steps);
         assert_eq!((explanation.asks, placed(&layout, &steps).len()), (None, 4));
+        // A job with one rank has no ranks to confuse with steps.
+        for (form, of_one) in [("step_X.h5", true), ("state_X.h5", false)] {
+            let files = apart(form, 1..9, 400);
+            let asks = |ranks| guess_of_ranks(&files, ranks).1.asks;
+            assert_eq!((asks(None).is_some(), asks(Some(1)).is_none()), (true, of_one), "{form}");
+        }
         let in_step = apart("step_100/state_X.dat", 0..8, 400);
         let (layout, explanation) = guess(&in_step);
         assert_eq!(explanation.asks, None);
