@@ -143,12 +143,44 @@ fn an_agent_whose_ranks_the_guess_does_not_show_saves_nothing_and_says_so() {
     let agent = Daemon::agent(dir.path(), "n1", &watch, &[address], "ranks = 2\nlocal-ranks = \"1-1\"");
     for step in 1..=2 {
         std::fs::create_dir(watch.join(format!("it_{step}"))).expect("made");
-        std::fs::write(watch.join(format!("it_{step}/rank_1.dat")), "data").expect("written");
+        std::fs::write(watch.join(format!("it_{step}/state.dat")), "data").expect("written");
         std::thread::sleep(Duration::from_millis(2200));
     }
     agent.signal("TERM");
     let (status, log) = agent.end();
     assert!(status == NOT_COMMITTED && log.contains("which is not in local-ranks of this node"), "{status:?}: {log}");
+}
+
+#[test]
+fn nodes_with_one_rank_each_need_no_layout_if_the_number_of_ranks_is_known() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let (_aggregator, address) = Daemon::aggregator(dir.path(), "anc", &store, "");
+    let nodes = ["node0", "node1"].map(|name| dir.path().join(name));
+    let agents = nodes.each_ref().map(|watch| {
+        std::fs::create_dir(watch).expect("made");
+        let name = watch.file_name().expect("has one").to_string_lossy().into_owned();
+        Daemon::agent(dir.path(), &name, watch, std::slice::from_ref(&address), "ranks = 2")
+    });
+    for step in 1..=3 {
+        for (rank, watch) in nodes.iter().enumerate() {
+            std::fs::write(watch.join(format!("out_000{step}.{rank}.dat")), format!("{step} {rank}")).expect("written");
+        }
+        std::thread::sleep(Duration::from_millis(2200));
+    }
+    for agent in agents {
+        agent.signal("TERM");
+        let (status, log) = agent.end();
+        assert_eq!(status, Some(0), "{log}");
+    }
+    for rank in ["0", "1"] {
+        let back = dir.path().join(format!("back{rank}"));
+        let mut restart = mcr();
+        restart.args(["restart", "--copy", "--store"]).arg(&store).args(["--ranks", rank, "--to"]).arg(&back);
+        run(&mut restart, 0);
+        let restored = std::fs::read_to_string(back.join(format!("out_0003.{rank}.dat"))).expect("restored");
+        assert_eq!(restored, format!("3 {rank}"));
+    }
 }
 
 #[test]

@@ -247,7 +247,7 @@ fn fits(
     let is_minority = placed_count * 2 <= paths.len() - logs;
     let splits = paths.iter().any(|path| dates::splits_a_date(preset, path));
     let has_too_many = known_ranks == Some(1) && most.len() > 1;
-    let has_gap = || gap(most) && !of_a_node::are_all(preset, paths, times, most, known_ranks);
+    let has_gap = || gap(most) && !of_a_node::are_all(preset, paths, times, &ranks, known_ranks);
     // Enzo writes its dumps `DD` and `RD` independently of each other.
     let are_halves = preset.name() != "enzo" && steps::are_two_families(ranks.keys());
     let divides = directories::are_divided(preset, paths);
@@ -378,6 +378,7 @@ fn from_numbers(
     drop_contradictions(&templates, &mut ranks);
     adopt_ranks(&templates, &mut ranks);
     of_a_node::find(&templates, &mut ranks, known_ranks);
+    of_a_node::find_only(&templates, &mut ranks, known_ranks);
     let turns = turns::Turns::remove(&templates, &mut ranks, known_ranks);
     // Files with pauses between them are steps. Two such files may also be two ranks, if the pause was not long.
     let (mut are_steps, mut may_be_steps) = (turns.are_there(), false);
@@ -439,8 +440,9 @@ fn from_numbers(
         |(t, rank): &&(&Template<'_>, &RankSlot)| span.as_ref().is_none_or(|span| t.find(span, Some(rank)).is_some());
     match ranked.iter().find(has_label).or(ranked.first()) {
         Some((template, rank)) => lines.push(format!(
-            "the rank is # in {}: {rank_count} ranks, counted from {first}",
-            show(&template.text, &[rank.slot])
+            "the rank is # in {}: {}, counted from {first}",
+            show(&template.text, &[rank.slot]),
+            counted(usize::try_from(rank_count).unwrap_or(usize::MAX), "rank")
         )),
         None => lines.push("no number is a rank: all files belong to rank 0".to_owned()),
     }

@@ -3,21 +3,28 @@
 //! that usually means checkpoints, as in `restart.0.h5` and `restart.1.h5`.
 
 use super::beside::has_pause;
+use super::steps::SERIES_MIN;
 use super::{Layout, RankSlot, Template, Times, Word};
-use mcrengine::ids::FilePath;
-use std::collections::BTreeSet;
+use mcrengine::ids::{CheckpointId, FilePath};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Whether the ranks that a preset finds are all ranks of this node, although the first ranks are missing: the job has
-/// more ranks, and the files were written at once.
+/// more ranks, and the files were written at once, or two checkpoints have the same only rank. `found`: the ranks of
+/// each checkpoint.
 pub(super) fn are_all(
     preset: &Layout,
     paths: &[&FilePath],
     times: &Times<'_>,
-    found: &BTreeSet<u32>,
+    found: &BTreeMap<CheckpointId, BTreeSet<u32>>,
     ranks: Option<u32>,
 ) -> bool {
-    let (Some(first), Some(last), Some(ranks)) = (found.first(), found.last(), ranks) else { return false };
-    let is_dense = found.len() > 1 && (last - first) as usize + 1 == found.len() && *last < ranks;
+    let most = found.values().max_by_key(|ranks| ranks.len());
+    let (Some(most), Some(ranks)) = (most, ranks) else { return false };
+    let (Some(first), Some(last)) = (most.first(), most.last()) else { return false };
+    if found.len() > 1 && most.len() == 1 && *last < ranks && found.values().all(|ranks| ranks == most) {
+        return true;
+    }
+    let is_dense = most.len() > 1 && (last - first) as usize + 1 == most.len() && *last < ranks;
     let of_ranks = paths.iter().filter(|path| preset.place(path).is_some_and(|placed| placed.rank.is_some()));
     is_dense && !has_pause(of_ranks.map(|path| Some((*times.begun.get(*path)?, *times.modified.get(*path)?))))
 }
@@ -33,7 +40,43 @@ pub(super) fn find(templates: &[Template<'_>], found: &mut [Option<RankSlot>], r
     }
 }
 
+/// Sets the rank of templates with the files of one rank, if each node has one rank, as `out_0003.2` and `out_0004.2`.
+pub(super) fn find_only(templates: &[Template<'_>], found: &mut [Option<RankSlot>], ranks: Option<u32>) {
+    let Some(ranks) = ranks.map(u64::from).filter(|ranks| *ranks > 1) else { return };
+    let only: Vec<Option<RankSlot>> = (templates.iter().zip(found.iter()))
+        .map(|(template, found)| template.only_rank(found.as_ref(), ranks))
+        .collect();
+    // Several ranks in other files show that this node has several ranks.
+    if (only.iter().zip(found.iter())).all(|(only, found)| only.is_some() || found.is_none()) {
+        for (rank, only) in found.iter_mut().zip(only) {
+            *rank = only;
+        }
+    }
+}
+
 impl Template<'_> {
+    /// The number that is the only rank of this node: a number that never changes, of a job with more ranks, while
+    /// one other number counts the steps, with a pause before each step.
+    fn only_rank(&self, found: Option<&RankSlot>, ranks: u64) -> Option<RankSlot> {
+        let step = self.as_rank(self.varying().next()?);
+        let is_step = |slot: &usize| step.linked.contains(slot);
+        let is_written_as_steps =
+            self.varying().all(|slot| is_step(&slot)) && self.written_in_order(&step, SERIES_MIN) == self.rows.len();
+        if !is_written_as_steps || found.is_some_and(|found| !is_step(&found.slot)) {
+            return None;
+        }
+        let in_words = self.in_words(None);
+        let is_rank = |slot: &usize| {
+            // A number before the step is more often the number of a run, as in `run3_out_0001`.
+            let may_be = self.word(*slot) == Word::Rank || self.word(*slot) == Word::Neutral && *slot > step.slot;
+            may_be && !is_step(slot) && !in_words.contains(slot) && super::number(self.rows[0][*slot]) < ranks
+        };
+        let slot = (0..self.slots()).filter(is_rank).max_by_key(|slot| (self.word(*slot), *slot))?;
+        // The ranks are counted from 0, because the other nodes may have the first rank.
+        let ranks = super::number(self.rows[0][slot]) + 1;
+        Some(RankSlot { slot, linked: self.linked(slot), first: 0, ranks })
+    }
+
     fn rank_of_a_node(&self, ranks: u64) -> Option<RankSlot> {
         let is_in_job = |rank: &RankSlot| rank.first.saturating_add(rank.ranks) <= ranks + u64::from(rank.first > 0);
         let varying: Vec<usize> = self.varying().collect();
@@ -103,6 +146,37 @@ mod tests {
         // A job with two ranks has no rank 3.
         let (layout, _) = guess_of(&files, Some(2));
         assert_ne!(placed(&layout, "out_0004.3").and_then(|(_, rank)| rank), Some(3), "{layout}");
+    }
+
+    #[test]
+    fn a_node_with_one_rank_knows_it_from_the_second_step_on_if_the_number_of_ranks_is_known() {
+        for (form, label) in [
+            ("out_S.R.dat", "out_S"),
+            ("chk_S.rankR.h5", "chk_S"),
+            ("out_S_R.h5", "out_S"),
+            ("DDS/DDS.cpuR", "DDS"),
+            ("stepS/pR.dat", "stepS"),
+        ] {
+            let name = |step: &str, rank: &str| form.replace('S', step).replace('R', rank);
+            for (ranks, rank, steps) in [(2, "0001", &["0001", "0002"][..]), (4, "0003", &["0004", "0005", "0006"])] {
+                let names: Vec<String> = steps.iter().map(|step| name(step, rank)).collect();
+                let files: Vec<_> = names.iter().zip(0..).map(|(name, nth)| (name.as_str(), 10 + 60 * nth)).collect();
+                let (layout, explanation) = guess_of(&files, Some(ranks));
+                let last = steps[steps.len() - 1];
+                let expected = Some((label.replace('S', last), rank.parse().ok()));
+                assert_eq!(explanation.asks, None, "{form}");
+                assert_eq!(placed(&layout, &name(last, rank)), expected, "{form} {rank}: {layout}\n{explanation}");
+                assert_eq!(placed(&layout, &name(last, "0000")).map(|(_, rank)| rank), Some(Some(0)), "{form}");
+            }
+        }
+        let of_run = [("run_1_out_0001.dat", 10), ("run_1_out_0002.dat", 80), ("run_1_out_0003.dat", 150)];
+        let (layout, _) = guess_of(&of_run, Some(4));
+        assert_eq!(placed(&layout, of_run[2].0).and_then(|(_, rank)| rank), None, "of a run: {layout}");
+        // A number that is too large is no rank, and without the number of ranks no number is.
+        for ranks in [Some(2), None] {
+            let (layout, _) = guess_of(&[("out_0001.7.dat", 10), ("out_0002.7.dat", 70)], ranks);
+            assert_ne!(placed(&layout, "out_0002.7.dat").and_then(|(_, rank)| rank), Some(7), "{ranks:?}");
+        }
     }
 
     #[test]
