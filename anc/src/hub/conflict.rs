@@ -25,9 +25,10 @@ impl Hub {
             return;
         }
         let why = format!(
-            "two jobs have the name {job}: {rank} is saved by node {} from {} and by node {} from {}. Neither job is \
-             saved until one of them ends; give one of them another name, or give each its own identity \
-             (\"incarnation\" in [cnc])",
+            "two jobs have the name {job}, or two nodes of one job take their files for those of the same rank: {rank} is \
+             saved by node {} from {} and by node {} from {}. Nothing is saved until one of them ends; give one of the \
+             jobs another name, or each its own identity (\"incarnation\" in [cnc]); for nodes of one job, set a layout \
+             with {{rank}}",
             first.node, first.about.watch, second.node, second.about.watch
         );
         tracing::error!(%job, "{why}");
