@@ -12,10 +12,13 @@ use crate::list::newest_first;
 use crate::mendable::tell_if_mendable;
 use crate::not_read::{not_read, way_to_read};
 use crate::output::{counted, human_rate, human_time, json_word, name_of, print, print_json, tell};
+use crate::overlooked::of_the_application;
 use crate::prepare::{MovedAside, prepare, preview};
 use crate::restorers::Failure;
 use crate::which::{checkpoint_of, skips_doubtful, steps_before_latest, tell_of_newer};
 use anyhow::bail;
+use mcr_cnc::layout::pointers::may_be_left;
+use mcr_cnc::layout::{ScanLimits, list};
 use mcr_cnc::state::{AgentState, Loaded};
 use mcrengine::container::ReadError;
 use mcrengine::error_chain::error_chain;
@@ -695,6 +698,7 @@ fn new_run(args: &RestartArgs, job: Option<JobId>, why: Option<String>) -> anyho
     if let Some(wanted) = &args.checkpoint {
         bail!("{} holds no complete checkpoint, so no {wanted}", args.store.store.display());
     }
+    tell_of_files_in(&args.to);
     let why = match &job {
         _ if why.is_some() => why.unwrap_or_default(),
         Some(job) => match no_checkpoint_of(&open_store(&args.store)?, &args.store, job)? {
@@ -727,6 +731,23 @@ fn new_run(args: &RestartArgs, job: Option<JobId>, why: Option<String>) -> anyho
         print(&format!("{why}: new run, exit 3\n"))?;
     }
     Ok(ExitCode::from(NEW_RUN))
+}
+
+/// Names a file of the directory in which a new run begins. An earlier start may have ended before its first commit,
+/// and the new run may overwrite its files.
+fn tell_of_files_in(to: &Path) {
+    let Ok(listing) = list(to, &ScanLimits::default()) else { return };
+    let mut files = of_the_application(listing, to, None).files;
+    files.retain(|path| !may_be_left(path.as_bytes()));
+    if let Some(first) = files.first() {
+        tell(format!(
+            "{} has {} (such as {first}), and nothing is restored. If an earlier start of the job wrote them, mcr save {} \
+             saves them before the new run overwrites them",
+            to.display(),
+            counted(files.len() as u64, "file"),
+            to.display()
+        ));
+    }
 }
 
 /// Marks a checkpoint as damaged, so that retention does not count it. If the mark cannot be written, the error is

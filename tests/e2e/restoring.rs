@@ -343,6 +343,21 @@ fn older_checkpoints_with_later_names_stay_if_the_application_uses_a_few_names_i
 }
 
 #[test]
+fn a_new_run_in_a_directory_that_has_files_says_how_to_save_them() {
+    let site = Site::empty();
+    std::fs::create_dir_all(site.data()).expect("made");
+    std::fs::create_dir(site.store()).expect("made");
+    let mut restart = mcr();
+    restart.args(["restart", "--job", "job", "--store"]).arg(site.store()).arg("--to").arg(site.data());
+    let said = text(&run(&mut restart, 3).stderr);
+    assert!(!said.contains("mcr save"), "there are no files: {said}");
+    std::fs::write(site.data().join("state.h5"), "an hour of work").expect("written");
+    std::fs::write(site.data().join("run.log"), "a log").expect("written");
+    let said = text(&run(&mut restart, 3).stderr);
+    assert!(said.contains("has 1 file (such as state.h5)") && said.contains("mcr save"), "{said}");
+}
+
+#[test]
 fn a_target_that_cannot_be_a_directory_is_refused_with_the_reason_before_anything_is_decided() {
     let site = Site::new(&[1], 2);
     std::fs::write(site.to(), "a file").expect("written");
