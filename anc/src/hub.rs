@@ -451,4 +451,4 @@ fn is_elsewhere(other: &Agent, job: &JobId, link: &AgentLink) -> bool {
 
 #[cfg(test)]
 #[path = "hub_tests.rs"]
-mod tests;
+pub(crate) mod tests;

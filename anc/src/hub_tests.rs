@@ -221,7 +221,7 @@ fn file(rank: u32, step: u32) -> FileHeader {
     }
 }
 
-fn manifest_of(id: &CheckpointId) -> Manifest {
+pub(crate) fn manifest_of(id: &CheckpointId) -> Manifest {
     let digest = Digest([0; 32]);
     Manifest {
         job: job(),

@@ -12,15 +12,18 @@ use crate::fetch;
 use crate::group::Key;
 use crate::names::Names;
 use crate::rewritten::{Rewritten, first_written_after, rewritten};
+use doubts::{ONE_STEP_MS, doubt_of, doubt_of_drift, doubt_of_joining, doubt_of_lag, doubt_of_times};
 use mcrengine::container::ReadError;
 use mcrengine::header::{FileHeader, FileKind};
 use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId, Rank};
 use mcrengine::manifest::{self, Doubt, Manifest, ManifestFile, Place, manifest_name};
 use mcrengine::store::{Store, StoreError, visible};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+
+mod doubts;
 
 /// What to do with a content.
 pub enum Instance {
@@ -64,6 +67,8 @@ pub struct Written<'a> {
     /// Whether the application had ended with success before the files of each rank were read. Then no file is
     /// written again, and it is no reason for doubt that the times do not show which files a step rewrites.
     pub is_final: bool,
+    /// Whether the application had ended with success before the files of one of the ranks were read.
+    pub has_ended: bool,
     /// Whether the caller can wait and ask again.
     pub may_wait: bool,
     /// Whether the incarnation began without a restart, and all files were created while their agents were watching. A
@@ -78,11 +83,13 @@ pub struct Written<'a> {
 }
 
 /// A checkpoint name that is in use. `ours` says whether this group cannot use the name, for example because this
-/// group has already used the name. `other_ms` is the time when another group's files under this name were written.
+/// group has already used the name. `other_ms` is the time when another group's files under this name were written,
+/// and `is_doubtful` whether the manifest of that group has a doubt.
 struct Taken {
     id: CheckpointId,
     ours: bool,
     other_ms: Option<i64>,
+    is_doubtful: bool,
 }
 
 /// Chooses the name for a content.
@@ -132,7 +139,8 @@ pub fn choose_instance(
         let ours = ours || other.as_ref().map_or_else(|| is_pruned(store, key, &id), is_other);
         // The times of another incarnation are not comparable with the steps of this incarnation.
         let other = other.filter(|other| other.incarnation == written.incarnation);
-        taken.push(Taken { id, ours, other_ms: other.map(|other| other.written_unix_ms) });
+        let is_doubtful = other.as_ref().is_some_and(|other| other.doubt.is_some());
+        taken.push(Taken { id, ours, other_ms: other.map(|other| other.written_unix_ms), is_doubtful });
     }
     own.sort_by_key(Manifest::place);
     let stale = if written.is_late_part { Vec::new() } else { stale_ranks(&own, files, written) };
@@ -180,6 +188,7 @@ pub fn choose_instance(
     });
     let doubt = doubt.or_else(|| doubt_of_times(&key.label, grouping, &own, written));
     let doubt = doubt.or_else(|| doubt_of_lag(&key.label, &own, (&taken, joined), written));
+    let doubt = doubt.or_else(|| doubt_of_drift(&key.label, &own, (&taken, joined), written));
     let checkpoint = match joined.or(begun).map(|taken| &taken.id) {
         Some(id) => id.clone(),
         None => key.label.with_generation(free).unwrap_or_else(|_| key.label.clone()),
@@ -383,109 +392,6 @@ fn has_files(
     Ok(times.max() == Some(of.written_ms))
 }
 
-/// The reason why it is uncertain whether the files of a first content belong to one step. There is doubt if the
-/// application may overwrite the name, no agent was watching while files were written, and the ranks wrote their files
-/// far apart. `None` if there is no doubt.
-fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<Doubt> {
-    let unseen = written.unseen?;
-    let is_reused = may_be_reused(label);
-    let oldest_ms = written.ranks_ms.iter().map(|(_, ms)| *ms).min()?;
-    let apart_ms = written.newest_ms.saturating_sub(oldest_ms);
-    (is_reused && written.ranks_ms.len() > 1 && apart_ms >= ONE_STEP_MS).then(|| {
-        Doubt::of_step(format!(
-            "the name {label} has no number, so the code may overwrite it; the files of {unseen} were written \
-             before an agent watched them, and the ranks wrote their files {:.1} s apart: it is uncertain whether \
-             the files are of one step",
-            apart_ms as f64 / 1000.0
-        ))
-    })
-}
-
-/// The reason why it is uncertain whether a group belongs to the step of the other groups. There is doubt if the
-/// application may overwrite the name, and this run has not yet shown the length of a step, because then a node may
-/// have missed a step. If an earlier run has shown the length (`usual_ms`), groups that wrote their files within half
-/// a step are of one step. `None` if there is no doubt.
-fn doubt_of_joining(
-    label: &CheckpointId,
-    joined: &Taken,
-    taken: &[Taken],
-    ours_ms: i64,
-    usual_ms: Option<i64>,
-) -> Option<Doubt> {
-    let apart_ms = ours_ms.saturating_sub(joined.other_ms?).saturating_abs();
-    let is_first = taken.iter().filter(|taken| taken.other_ms.is_some()).count() == 1;
-    let of_one_step_ms = usual_ms.map_or(ONE_STEP_MS, |step_ms| (step_ms / 2).max(ONE_STEP_MS));
-    (is_first && may_be_reused(label) && apart_ms > of_one_step_ms).then(|| {
-        Doubt::of_step(format!(
-            "the name {label} has no number, so the code may overwrite it, and how long a step of this run takes is \
-             not known yet; two groups wrote their files {:.1} s apart: it is uncertain whether the files are of one \
-             step",
-            apart_ms as f64 / 1000.0
-        ))
-    })
-}
-
-/// The reason why it is uncertain whether this group's files belong to the step of the other groups. There is doubt
-/// if the modification times of the files are at least half a step before the time of writing. Copies have such times
-/// if a program copied the times of the originals too (`cp -p`, `rsync -t`). `None` if there is no doubt.
-fn doubt_of_times(label: &CheckpointId, grouping: Grouping, own: &[Manifest], written: Written<'_>) -> Option<Doubt> {
-    let (rank, set_back_ms) = written.set_back?;
-    let step_ms = step_ms(own, written.newest_ms).filter(|step_ms| *step_ms > 0)?;
-    (grouping.groups() > 1 && may_be_reused(label) && set_back_ms >= step_ms / 2).then(|| {
-        Doubt::of_step(format!(
-            "the name {label} has no number, so the code may overwrite it; the modification times of the files of \
-             {rank} are {:.1} s earlier than the files' last change, as `cp -p` and `rsync -t` leave them, and a step \
-             takes about {:.1} s: it is uncertain whether the files of all groups are of one step",
-            set_back_ms as f64 / 1000.0,
-            step_ms as f64 / 1000.0
-        ))
-    })
-}
-
-/// The reason why it is uncertain whether the files of all ranks are of one step. In the first content of this run,
-/// ranks or groups wrote their files about half a step apart or more, and now they wrote their files in another order.
-/// Then the files of two steps may be nearer in time than the files of one step. `None` if there is no doubt.
-fn doubt_of_lag(
-    label: &CheckpointId,
-    own: &[Manifest],
-    (taken, joined): (&[Taken], Option<&Taken>),
-    written: Written<'_>,
-) -> Option<Doubt> {
-    let first = own.iter().find(|own| own.incarnation == written.incarnation)?;
-    let mut ranks_ms: BTreeMap<Rank, i64> = BTreeMap::new();
-    for file in first.files.iter().filter(|file| file.kind.is_regular()) {
-        let newest_ms = ranks_ms.entry(file.rank).or_insert(i64::MIN);
-        *newest_ms = (*newest_ms).max(file.modified_ns / 1_000_000);
-    }
-    let last_now = written.ranks_ms.iter().max_by_key(|(_, ms)| *ms)?.0;
-    let (last_then, last_ms) = ranks_ms.iter().max_by_key(|(_, ms)| **ms)?;
-    let of_ranks_ms =
-        ranks_ms.values().min().filter(|_| last_now != *last_then).map(|first_ms| last_ms.saturating_sub(*first_ms));
-    let others_then = taken.iter().find(|taken| taken.id == first.checkpoint).and_then(|taken| taken.other_ms);
-    let of_groups_ms = others_then.zip(joined.and_then(|joined| joined.other_ms)).and_then(|(then_ms, now_ms)| {
-        let then_ms = then_ms.saturating_sub(first.written_unix_ms);
-        let now_ms = now_ms.saturating_sub(written.newest_ms);
-        (then_ms.signum() != now_ms.signum()).then_some(then_ms.saturating_abs())
-    });
-    let lag_ms = of_ranks_ms.into_iter().chain(of_groups_ms).max()?;
-    let step_ms = step_ms(own, written.newest_ms)?;
-    // The time since the first content may be longer than a step.
-    let lags = if usual_step_ms(own).is_some() { 2 } else { 3 };
-    let is_long = lag_ms > ONE_STEP_MS && lag_ms.saturating_mul(lags) >= step_ms && lag_ms < step_ms;
-    (may_be_reused(label) && is_long).then(|| {
-        Doubt::of_step(format!(
-            "the name {label} has no number, so the code may overwrite it; the ranks wrote the files of {} {:.1} s \
-             apart, and now in another order: it is uncertain whether the files are of one step",
-            first.checkpoint,
-            lag_ms as f64 / 1000.0
-        ))
-    })
-}
-
-/// If the first contents of two groups under one name were written at most this number of milliseconds apart, they
-/// belong to one step without doubt.
-const ONE_STEP_MS: i64 = 1000;
-
 /// File name extensions that contain a digit.
 const EXTENSIONS: [&str; 12] =
     [".h5", ".hdf5", ".he5", ".h4", ".hdf4", ".nc3", ".nc4", ".bp3", ".bp4", ".bp5", ".mat5", ".xdmf3"];
@@ -656,16 +562,23 @@ fn fitting<'a>(taken: &'a [Taken], own: &[Manifest], ours_ms: i64, written: Writ
     // If this group wrote an earlier content nearer in time to that content, the content belongs to an earlier step.
     let of_this_run = own.iter().filter(|own| own.incarnation == written.incarnation);
     let own_ms: Vec<i64> = of_this_run.map(|own| own.written_unix_ms).collect();
+    // The length of a step is the time between the nearest content and the previous content, or the usual time between
+    // the contents of this group. The shorter time is used, because a group may have missed steps.
+    let before_ms = taken[..place].iter().rev().find_map(|taken| taken.other_ms);
+    let of_others_ms = before_ms.map(|before_ms| other_ms.saturating_sub(before_ms).saturating_abs());
+    let of_own_ms = step_ms(own, ours_ms).filter(|step_ms| *step_ms > 0 && !own_ms.is_empty());
+    let step_ms = [of_others_ms, of_own_ms].into_iter().flatten().min();
+    // After the end of the application, the newest content of each group is of its last step.
+    let is_newest = taken.iter().all(|taken| taken.other_ms <= nearest.other_ms);
+    if written.has_ended && is_newest && step_ms.is_some_and(|step_ms| apart(other_ms) < step_ms) {
+        return Some(nearest);
+    }
     if own_ms.iter().any(|own_ms| own_ms.saturating_sub(other_ms).saturating_abs() < apart(other_ms)) {
         return None;
     }
     // Files that are newer than the nearest content belong to the content's step only if they are at most half a step
-    // newer. The length of a step is the time between the nearest content and the previous content, or the usual time
-    // between the contents of this group. The shorter time is used, because a group may have missed steps.
-    let before_ms = taken[..place].iter().rev().find_map(|taken| taken.other_ms);
-    let of_others_ms = before_ms.map(|before_ms| other_ms.saturating_sub(before_ms).saturating_abs());
-    let of_own_ms = step_ms(own, ours_ms).filter(|step_ms| *step_ms > 0 && !own_ms.is_empty());
-    match [of_others_ms, of_own_ms].into_iter().flatten().min() {
+    // newer.
+    match step_ms {
         Some(step_ms) if ours_ms > other_ms && apart(other_ms) > step_ms / 2 => None,
         _ => Some(nearest),
     }
@@ -744,17 +657,18 @@ fn are_newer(manifest: &Manifest, files: &[FileHeader]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hub::tests::manifest_of;
     use mcrengine::store::{Fault, FaultyStore, MemoryStore, create_dirs};
 
-    fn taken(all: &[(bool, Option<i64>)]) -> Vec<Taken> {
+    pub(super) fn taken(all: &[(bool, Option<i64>)]) -> Vec<Taken> {
         let id = |i: usize| format!("restart.h5~{}", i + 2).parse().expect("valid");
         all.iter()
             .enumerate()
-            .map(|(i, (ours, other_ms))| Taken { id: id(i), ours: *ours, other_ms: *other_ms })
+            .map(|(i, (ours, other_ms))| Taken { id: id(i), ours: *ours, other_ms: *other_ms, is_doubtful: false })
             .collect()
     }
 
-    const WRITTEN: Written<'static> = Written {
+    pub(super) const WRITTEN: Written<'static> = Written {
         spread: Duration::from_secs(600),
         not_before_ms: None,
         incarnation: 0,
@@ -763,6 +677,7 @@ mod tests {
         doubtful: None,
         is_late_part: false,
         is_final: false,
+        has_ended: false,
         may_wait: false,
         is_anew: false,
         unseen: None,
@@ -799,6 +714,21 @@ mod tests {
         assert_eq!(choose(0).expect("the store can be read").0.to_string(), "a~2");
         let error = choose(usize::MAX).expect_err("the checkpoint may already be in the store");
         assert!(error.to_string().contains("j/a"), "{error}");
+    }
+
+    #[test]
+    fn after_the_end_of_the_application_the_newest_contents_of_all_groups_are_of_one_step() {
+        let own =
+            |at_ms: i64| Manifest { written_unix_ms: at_ms, ..manifest_of(&"restart.h5".parse().expect("valid")) };
+        // Each step takes 2.5 s, and this group writes its files 2 s after the other group.
+        let (others, before) = ([(false, Some(5_000)), (false, Some(7_500))], [own(2_000), own(4_500), own(7_000)]);
+        let joins = |others: &[(bool, Option<i64>)], has_ended| {
+            let written = Written { has_ended, ..WRITTEN };
+            fitting(&taken(others), &before, 9_500, written).map(|taken| taken.id.to_string())
+        };
+        assert_eq!(joins(&others, false), None, "the files of the others may be of the step before");
+        assert_eq!(joins(&others, true), nth(1));
+        assert_eq!(joins(&others[..1], true), None, "the last files of the others are not committed yet");
     }
 
     #[test]

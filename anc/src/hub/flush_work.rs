@@ -99,6 +99,7 @@ impl FlushWork {
             doubtful: self.ranks.iter().find_map(|rank| Some((rank.rank, rank.doubt_since(began_ns)?))),
             is_late_part: self.is_late_part,
             is_final: self.ranks.iter().all(|rank| rank.is_final),
+            has_ended: self.ranks.iter().any(|rank| rank.is_final),
             may_wait: self.may_wait,
             is_anew: current.as_ref().is_some_and(|current| !current.record.is_restart)
                 && self.ranks.iter().all(RankOfFlush::is_created),

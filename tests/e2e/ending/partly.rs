@@ -110,3 +110,24 @@ fn ranks_that_write_more_than_half_a_step_apart_make_no_checkpoint_of_two_steps_
         assert!(is_of_one_step || checkpoint["doubt"].is_string(), "{id}: {}", String::from_utf8_lossy(&log));
     }
 }
+
+#[test]
+fn the_last_step_of_several_groups_is_saved_also_if_one_rank_writes_longer_than_the_pause_between_steps() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = "bytes() { head -c 2000 /dev/urandom; }; slowly() { for n in 1 2 3 4 5; do bytes; sleep 0.3; done; }; \
+                  for s in 1 2 3 4; do for r in 0 1 2; do bytes > state.rank_$r.txt; done; \
+                  slowly > state.rank_3.txt; sleep 0.4; done";
+    let layout = ["--group-size", "2", "--ranks", "4", "--", "bash", "-c", script];
+    let mut command = mcr();
+    command.args(["run", "--create", "--job", "job", "--layout", "{checkpoint}.rank_{rank}.txt", "--store"]);
+    command.arg(dir.path().join("store")).arg("--state").arg(dir.path().join("state")).arg("--watch");
+    let out = dir.path().join("out");
+    std::fs::create_dir_all(&out).expect("made");
+    let log = run(command.arg(&out).args(layout).current_dir(&out), 0).stderr;
+    let back = dir.path().join("back");
+    run(mcr().args(["restart", "--copy", "--store"]).arg(dir.path().join("store")).arg("--to").arg(&back), 0);
+    for rank in 0..4 {
+        let read = |dir: &Path| std::fs::read(dir.join(format!("state.rank_{rank}.txt"))).expect("there");
+        assert!(read(&back) == read(&out), "rank {rank}: {}", String::from_utf8_lossy(&log));
+    }
+}

@@ -1,0 +1,198 @@
+//! The reasons why it is uncertain whether the files of a content are of one step.
+
+use super::{Taken, Written, may_be_reused, step_ms, usual_step_ms};
+use mcrengine::ids::{CheckpointId, Grouping, Rank};
+use mcrengine::manifest::{Doubt, Manifest};
+use std::collections::BTreeMap;
+
+/// The reason why it is uncertain whether the files of a first content belong to one step. There is doubt if the
+/// application may overwrite the name, no agent was watching while files were written, and the ranks wrote their files
+/// far apart. `None` if there is no doubt.
+pub(super) fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<Doubt> {
+    let unseen = written.unseen?;
+    let is_reused = may_be_reused(label);
+    let oldest_ms = written.ranks_ms.iter().map(|(_, ms)| *ms).min()?;
+    let apart_ms = written.newest_ms.saturating_sub(oldest_ms);
+    (is_reused && written.ranks_ms.len() > 1 && apart_ms >= ONE_STEP_MS).then(|| {
+        Doubt::of_step(format!(
+            "the name {label} has no number, so the code may overwrite it; the files of {unseen} were written \
+             before an agent watched them, and the ranks wrote their files {:.1} s apart: it is uncertain whether \
+             the files are of one step",
+            apart_ms as f64 / 1000.0
+        ))
+    })
+}
+
+/// The reason why it is uncertain whether a group belongs to the step of the other groups. There is doubt if the
+/// application may overwrite the name, and this run has not yet shown the length of a step, because then a node may
+/// have missed a step. If an earlier run has shown the length (`usual_ms`), groups that wrote their files within half
+/// a step are of one step. `None` if there is no doubt.
+pub(super) fn doubt_of_joining(
+    label: &CheckpointId,
+    joined: &Taken,
+    taken: &[Taken],
+    ours_ms: i64,
+    usual_ms: Option<i64>,
+) -> Option<Doubt> {
+    let apart_ms = ours_ms.saturating_sub(joined.other_ms?).saturating_abs();
+    let is_first = taken.iter().filter(|taken| taken.other_ms.is_some()).count() == 1;
+    let of_one_step_ms = usual_ms.map_or(ONE_STEP_MS, |step_ms| (step_ms / 2).max(ONE_STEP_MS));
+    (is_first && may_be_reused(label) && apart_ms > of_one_step_ms).then(|| {
+        Doubt::of_step(format!(
+            "the name {label} has no number, so the code may overwrite it, and how long a step of this run takes is \
+             not known yet; two groups wrote their files {:.1} s apart: it is uncertain whether the files are of one \
+             step",
+            apart_ms as f64 / 1000.0
+        ))
+    })
+}
+
+/// The reason why it is uncertain whether this group's files belong to the step of the other groups. There is doubt
+/// if the modification times of the files are at least half a step before the time of writing. Copies have such times
+/// if a program copied the times of the originals too (`cp -p`, `rsync -t`). `None` if there is no doubt.
+pub(super) fn doubt_of_times(
+    label: &CheckpointId,
+    grouping: Grouping,
+    own: &[Manifest],
+    written: Written<'_>,
+) -> Option<Doubt> {
+    let (rank, set_back_ms) = written.set_back?;
+    let step_ms = step_ms(own, written.newest_ms).filter(|step_ms| *step_ms > 0)?;
+    (grouping.groups() > 1 && may_be_reused(label) && set_back_ms >= step_ms / 2).then(|| {
+        Doubt::of_step(format!(
+            "the name {label} has no number, so the code may overwrite it; the modification times of the files of \
+             {rank} are {:.1} s earlier than the files' last change, as `cp -p` and `rsync -t` leave them, and a step \
+             takes about {:.1} s: it is uncertain whether the files of all groups are of one step",
+            set_back_ms as f64 / 1000.0,
+            step_ms as f64 / 1000.0
+        ))
+    })
+}
+
+/// The reason why it is uncertain whether the files of all ranks are of one step. In the first content of this run,
+/// ranks or groups wrote their files about half a step apart or more, and now they wrote their files in another order.
+/// Then the files of two steps may be nearer in time than the files of one step. `None` if there is no doubt.
+pub(super) fn doubt_of_lag(
+    label: &CheckpointId,
+    own: &[Manifest],
+    (taken, joined): (&[Taken], Option<&Taken>),
+    written: Written<'_>,
+) -> Option<Doubt> {
+    let first = own.iter().find(|own| own.incarnation == written.incarnation)?;
+    let mut ranks_ms: BTreeMap<Rank, i64> = BTreeMap::new();
+    for file in first.files.iter().filter(|file| file.kind.is_regular()) {
+        let newest_ms = ranks_ms.entry(file.rank).or_insert(i64::MIN);
+        *newest_ms = (*newest_ms).max(file.modified_ns / 1_000_000);
+    }
+    let last_now = written.ranks_ms.iter().max_by_key(|(_, ms)| *ms)?.0;
+    let (last_then, last_ms) = ranks_ms.iter().max_by_key(|(_, ms)| **ms)?;
+    let of_ranks_ms =
+        ranks_ms.values().min().filter(|_| last_now != *last_then).map(|first_ms| last_ms.saturating_sub(*first_ms));
+    let others_then = taken.iter().find(|taken| taken.id == first.checkpoint).and_then(|taken| taken.other_ms);
+    let of_groups_ms = others_then.zip(joined.and_then(|joined| joined.other_ms)).and_then(|(then_ms, now_ms)| {
+        let then_ms = then_ms.saturating_sub(first.written_unix_ms);
+        let now_ms = now_ms.saturating_sub(written.newest_ms);
+        (then_ms.signum() != now_ms.signum()).then_some(then_ms.saturating_abs())
+    });
+    let lag_ms = of_ranks_ms.into_iter().chain(of_groups_ms).max()?;
+    let step_ms = step_ms(own, written.newest_ms)?;
+    // The time since the first content may be longer than a step.
+    let lags = if usual_step_ms(own).is_some() { 2 } else { 3 };
+    let is_long = lag_ms > ONE_STEP_MS && lag_ms.saturating_mul(lags) >= step_ms && lag_ms < step_ms;
+    (may_be_reused(label) && is_long).then(|| {
+        Doubt::of_step(format!(
+            "the name {label} has no number, so the code may overwrite it; the ranks wrote the files of {} {:.1} s \
+             apart, and now in another order: it is uncertain whether the files are of one step",
+            first.checkpoint,
+            lag_ms as f64 / 1000.0
+        ))
+    })
+}
+
+/// The reason why it is uncertain whether this group's files belong to the step of the other groups. There is doubt if
+/// the time from the files of the other groups to the files of this group differs by a third of a step or more from
+/// this time in the first or in the last content that they have in common. Nodes that do not wait for each other drift
+/// apart, until the files of different steps are nearest in time. Then the next contents are doubtful, too, until this
+/// time differs from that of the last content without doubt by less than a sixth of a step. `None` if there is no
+/// doubt.
+pub(super) fn doubt_of_drift(
+    label: &CheckpointId,
+    own: &[Manifest],
+    (taken, joined): (&[Taken], Option<&Taken>),
+    written: Written<'_>,
+) -> Option<Doubt> {
+    let now_ms = written.newest_ms.saturating_sub(joined?.other_ms?);
+    let change_ms = |then_ms: i64| now_ms.saturating_sub(then_ms).saturating_abs();
+    let of_run = own.iter().filter(|own| own.incarnation == written.incarnation);
+    let before: Vec<(i64, bool)> = of_run
+        .filter_map(|own| {
+            let other = taken.iter().find(|taken| taken.id == own.checkpoint)?;
+            let is_doubtful = own.doubt.is_some() || other.is_doubtful;
+            Some((own.written_unix_ms.saturating_sub(other.other_ms?), is_doubtful))
+        })
+        .collect();
+    let (first_ms, (last_ms, is_doubtful)) = (before.first()?.0, *before.last()?);
+    let sure_ms = before.iter().rev().find(|(_, is_doubtful)| !is_doubtful).map(|(ms, _)| *ms);
+    let step_ms = step_ms(own, written.newest_ms).filter(|step_ms| *step_ms > 0)?;
+    let is_still = |sure_ms: &i64| is_doubtful && change_ms(*sure_ms).saturating_mul(6) >= step_ms;
+    let is_changed = |then_ms: &i64| {
+        let change_ms = change_ms(*then_ms);
+        change_ms >= DRIFT_MIN_MS && change_ms.saturating_mul(3) >= step_ms
+    };
+    let last_ms = sure_ms.unwrap_or(last_ms);
+    let then_ms = sure_ms.filter(is_still).or_else(|| [last_ms, first_ms].into_iter().find(is_changed))?;
+    may_be_reused(label).then(|| {
+        Doubt::of_step(format!(
+            "the name {label} has no number, so the code may overwrite it; this group wrote its files {:.1} s after \
+             the other groups, {:.1} s after them in an earlier step, and a step takes about {:.1} s: it is uncertain \
+             whether the files of all groups are of one step",
+            now_ms as f64 / 1000.0,
+            then_ms as f64 / 1000.0,
+            step_ms as f64 / 1000.0
+        ))
+    })
+}
+
+/// A smaller change of the time between the files of two groups is no reason for doubt.
+const DRIFT_MIN_MS: i64 = 500;
+
+/// If the first contents of two groups under one name were written at most this number of milliseconds apart, they
+/// belong to one step without doubt.
+pub(super) const ONE_STEP_MS: i64 = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{WRITTEN, taken};
+    use super::*;
+    use crate::hub::tests::manifest_of;
+
+    /// A content of this group, written at this time in milliseconds.
+    fn own(nth: usize, at_ms: i64) -> Manifest {
+        let id = format!("restart.h5~{}", nth + 2).parse().expect("valid");
+        Manifest { written_unix_ms: at_ms, ..manifest_of(&id) }
+    }
+
+    #[test]
+    fn groups_that_drift_apart_are_doubtful_when_the_next_step_of_one_is_nearer() {
+        // The group writes every 6 s and the other group every 8 s.
+        let doubt = |others_ms: [i64; 3], ours_ms: [i64; 3]| {
+            let all = taken(&others_ms.map(|ms| (false, Some(ms))));
+            let before: Vec<Manifest> = (0..2).map(|nth| own(nth, ours_ms[nth])).collect();
+            let written = Written { newest_ms: ours_ms[2], ..WRITTEN };
+            doubt_of_drift(&"restart.h5".parse().expect("valid"), &before, (&all, all.last()), written).is_some()
+        };
+        assert!(doubt([2_000, 10_000, 10_000], [0, 6_000, 12_000]), "step 2 of the others, step 3 of this group");
+        assert!(!doubt([2_000, 8_000, 14_000], [0, 6_000, 12_000]), "the others write 2 s later in each step");
+        assert!(!doubt([2_000, 8_500, 14_500], [0, 6_000, 12_000]), "a step took a little longer");
+        assert!(doubt([2_000, 6_000, 10_000], [0, 6_000, 12_000]), "the others are now before this group");
+        // After a doubtful content, the next one is doubtful unless the time is again that of the content before.
+        let doubt = |others_ms: [i64; 3]| {
+            let mut all = taken(&others_ms.map(|ms| (false, Some(ms))));
+            all[1].is_doubtful = true;
+            let before = [own(0, 0), own(1, 6_000)];
+            let written = Written { newest_ms: 12_000, ..WRITTEN };
+            doubt_of_drift(&"restart.h5".parse().expect("valid"), &before, (&all, all.last()), written).is_some()
+        };
+        assert!(doubt([1_000, 4_800, 12_000]) && !doubt([1_000, 4_800, 12_900]));
+    }
+}
