@@ -7,7 +7,11 @@
 use crate::advice::Advised;
 use crate::args::{RankSet, RestartArgs, ranks};
 use crate::common::now_unix_ms;
+use crate::config::ConfigFile;
+use crate::daemon::aggregator_socket_of;
+use crate::left_running;
 use crate::not_read::{not_read, way_to_read};
+use crate::settings::{Facts, Settings};
 use anyhow::bail;
 use mcr_cnc::config::{incarnation_of, node_name, real_path};
 use mcrengine::ids::{CheckpointId, JobId};
@@ -15,6 +19,7 @@ use mcrengine::incarnation::{self, Begun, Draft, Incarnation, Incarnations, Part
 use mcrengine::living::{self, LivingRun};
 use mcrengine::manifest::{self, CheckpointState, Place};
 use mcrengine::store::{Entry, Store, StoreError, visible};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -116,7 +121,16 @@ impl<'a> Decider<'a> {
                 self.job
             ))));
         }
-        let Some(newest) = incarnations.newest() else { return Ok(Role::Decide { after: 0 }) };
+        let Some(newest) = incarnations.newest() else {
+            return Ok(match self.living_before_its_first_commit() {
+                Some(run) => Role::Look(Some(format!(
+                    "job {} is running and has committed nothing yet: {run}. This restart is into another directory, so \
+                     it recorded no decision. To begin a new run, end that mcr run first",
+                    self.job
+                ))),
+                None => Role::Decide { after: 0 },
+            });
+        };
         let after = newest.number;
         if newest.identity == self.identity {
             if !newest.is_restart || !self.may_follow(newest)? {
@@ -214,6 +228,28 @@ impl<'a> Decider<'a> {
         let mut of_this_start = all.into_iter().filter(|run| run.identity == self.identity);
         let first = of_this_start.next()?;
         (first.watch != to && of_this_start.all(|run| run.watch != to)).then_some(first)
+    }
+
+    /// A running `mcr run` of this job, user and node that watches another directory than the target directory. Before
+    /// the first commit, the store has no file that shows this `mcr run`. A decision would end it, and its first
+    /// checkpoint would be lost.
+    fn living_before_its_first_commit(&self) -> Option<String> {
+        if !self.identity.is_empty() {
+            return None;
+        }
+        let config = match Settings::find(&Facts::of_this_process()) {
+            Ok(Some(settings)) => settings.config_file().ok()?,
+            _ => ConfigFile::default(),
+        };
+        let state_file = match &self.args.state {
+            Some(state_file) => state_file.clone(),
+            None => config.state_file(Some(self.job.to_string())).ok()?,
+        };
+        let socket = aggregator_socket_of(&state_file);
+        UnixStream::connect(&socket).ok()?;
+        let watches = left_running::living_watches();
+        let elsewhere = watches.first().filter(|_| !watches.contains(Path::new(&real_path(&self.args.to))))?;
+        Some(format!("mcr run, which listens at {} and may watch {}", socket.display(), elsewhere.display()))
     }
 
     /// A running process that may save the start `newest` of the job. `None` if there is no such process. Processes

@@ -9,7 +9,8 @@ use crate::advice::Advised;
 use mcr_cnc::config::real_path;
 use mcr_node::environment;
 use mcr_node::process::Process;
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 /// The variable in the environment of the application. The value has the process number and the start time of
 /// `mcr run`, and the watched directory.
@@ -58,6 +59,12 @@ pub fn check_living(directory: &Path) -> Result<(), Advised> {
     let advice =
         format!("end the run first: kill {}, or copy a checkpoint into another directory with --copy", run.pid);
     Err(Advised::new(what, advice))
+}
+
+/// The directories that living `mcr run`s with an application watch on this node.
+pub fn living_watches() -> BTreeSet<PathBuf> {
+    let living = others(|value| run_of(value).is_some_and(|(run, _)| run.is_alive()));
+    living.iter().filter_map(|(_, value)| run_of(value)).map(|(_, watch)| watch.to_owned()).collect()
 }
 
 /// Processes of this node that an `mcr run` has started, with their [`VARIABLE`]. Processes that started this command

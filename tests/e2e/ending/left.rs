@@ -44,3 +44,18 @@ fn nothing_is_started_or_restored_beside_an_application_whose_run_was_killed() {
     });
     run(&mut restart(&[]), 0);
 }
+
+#[test]
+fn a_restart_into_another_directory_does_not_end_a_run_that_has_committed_nothing_yet() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = format!("{WRITE} echo ready > ../ready; sleep 3");
+    let daemon = Daemon::start(&mut run_with(dir.path(), &["--", "sh", "-c", &script]));
+    wait_for("the files", Duration::from_secs(20), || dir.path().join("ready").exists().then_some(()));
+    let mut restart = mcr();
+    restart.args(["restart", "--job", "job", "--store"]).arg(dir.path().join("store")).arg("--state");
+    restart.arg(dir.path().join("state")).arg("--to").arg(dir.path().join("look"));
+    let said = String::from_utf8_lossy(&run(&mut restart, 3).stderr).into_owned();
+    assert!(said.contains("job job is running and has committed nothing yet"), "{said}");
+    let (status, log) = daemon.end();
+    assert!(status == Some(0) && is_complete(dir.path(), "s1"), "{status:?}: {log}");
+}
