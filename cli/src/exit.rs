@@ -73,8 +73,9 @@ pub const SAVE: &str = "Exit status: 0 all that was found is saved, 1 nothing is
 /// Text for `mcr restart --help`.
 pub const RESTART: &str = "Exit status: 0 restored, 1 failed, 2 restored an older checkpoint than asked for, or \
     than uncommitted files that were moved aside and may be whole, a doubtful one, one that is marked as bad, or \
-    (without --checkpoint) one that was set aside, 3 there is no complete checkpoint (a new run), 77 with --aggregators: other users could read or change the key, 78 with --aggregators: \
-    the command has no certificate that it can use (mcr cert init).";
+    (without --checkpoint) one that was set aside, 3 there is no complete checkpoint (a new run), 77 with \
+    --aggregators: other users could read or change the key, 78 with --aggregators: the command has no certificate \
+    that it can use (mcr cert init).";
 /// Text for `mcr list --help` and `mcr stats --help`.
 pub const JOBS: &str =
     "Exit status: 0 done, 1 failed, 4 partly: some jobs could not be read, and the last line names them.";

@@ -15,12 +15,21 @@ pub struct Places {
     record: Option<Incarnation>,
     newest: Option<(CheckpointId, Place)>,
     last: Option<Place>,
+    /// The newest checkpoint in the store, if the last checkpoint got a place before it because of its name, although
+    /// the last checkpoint was written later.
+    pub older_than: Option<CheckpointId>,
 }
 
 impl Places {
     /// `record` is the incarnation for which the command saves. `newest` is the newest checkpoint in the store.
     pub fn new(record: Option<Incarnation>, newest: Option<(CheckpointId, Place)>) -> Self {
-        Self { incarnation: record.as_ref().map_or(0, |record| record.number), record, newest, last: None }
+        Self {
+            incarnation: record.as_ref().map_or(0, |record| record.number),
+            record,
+            newest,
+            last: None,
+            older_than: None,
+        }
     }
 
     /// The place of the next checkpoint that the command saves. If a part of the checkpoint is already in the store,
@@ -30,6 +39,7 @@ impl Places {
     pub fn next(&mut self, id: &CheckpointId, written_unix_ms: i64, is_of_before: bool, begun: Option<Place>) -> Place {
         let older =
             self.record.as_ref().filter(|_| is_of_before).and_then(|record| record.place_of_older(written_unix_ms));
+        self.older_than = None;
         let mut place = begun.or(older).unwrap_or(Place { incarnation: self.incarnation, written_unix_ms });
         if begun.is_none() && older.is_none() {
             // Use the order of the names, unless the times of the files contradict this order.
@@ -40,6 +50,7 @@ impl Places {
                 && is_before(id, newest)
                 && (0..CONTRADICTION_MS).contains(&(place.written_unix_ms - at.written_unix_ms))
             {
+                self.older_than = (place.written_unix_ms > at.written_unix_ms).then(|| newest.clone());
                 place.written_unix_ms = at.written_unix_ms - 1;
             }
         }
@@ -75,6 +86,9 @@ mod tests {
         assert_eq!(after("it_4", 5000 + CONTRADICTION_MS), at(5000 + CONTRADICTION_MS), "written a minute later");
         assert_eq!(after("it_4~2", 5200), at(5200), "the name is used again");
         assert_eq!(after("other_4", 5200), at(5200));
+        let mut places = Places::new(None, Some((id("it_5"), at(5000))));
+        places.next(&id("it_4"), 5200, false, None);
+        assert_eq!(places.older_than, Some(id("it_5")), "the user is told");
         assert_eq!(after("it_4", 4000), at(4000));
     }
 }

@@ -741,8 +741,8 @@ fn tell_of_files_in(to: &Path) {
     files.retain(|path| !may_be_left(path.as_bytes()));
     if let Some(first) = files.first() {
         tell(format!(
-            "{} has {} (such as {first}), and nothing is restored. If an earlier start of the job wrote them, mcr save {} \
-             saves them before the new run overwrites them",
+            "{} has {} (such as {first}), and nothing is restored. If an earlier start of the job wrote them, mcr save \
+             {} saves them before the new run overwrites them",
             to.display(),
             counted(files.len() as u64, "file"),
             to.display()

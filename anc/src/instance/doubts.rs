@@ -143,9 +143,9 @@ pub(super) fn doubt_of_drift(
     let then_ms = sure_ms.filter(is_still).or_else(|| [last_ms, first_ms].into_iter().find(is_changed))?;
     may_be_reused(label).then(|| {
         Doubt::of_step(format!(
-            "the name {label} has no number, so the code may overwrite it; this group wrote its files {:.1} s after \
-             the other groups, {:.1} s after them in an earlier step, and a step takes about {:.1} s: it is uncertain \
-             whether the files of all groups are of one step",
+            "the name {label} has no number, so the code may overwrite it; the files of this group differ by \
+             {:+.1} s from those of the other groups, and by {:+.1} s in an earlier step, and a step takes about {:.1} s: \
+             it is uncertain whether the files of all groups are of one step",
             now_ms as f64 / 1000.0,
             then_ms as f64 / 1000.0,
             step_ms as f64 / 1000.0

@@ -335,6 +335,12 @@ fn hand_out(
         // If a part of the checkpoint is in the store, its place is known. So two commands that save one checkpoint
         // at the same time give this checkpoint one place.
         let place = places.next(&checkpoint, written_ms, is_of_before, begun);
+        if let Some(newest) = &places.older_than {
+            note(format!(
+                "{checkpoint} was written less than a minute after {newest}, and its number is smaller: it is saved as the \
+                 older one, because copied files have such times. To restore it, give --checkpoint {checkpoint}"
+            ));
+        }
         for ((group, headers), files) in (0..).map(GroupId).zip(headers).zip(contents) {
             let lane = &to_lanes[group.0 as usize % to_lanes.len()];
             let (checkpoint, whole, doubt) = (checkpoint.clone(), Arc::clone(&whole), doubt.clone());

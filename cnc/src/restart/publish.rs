@@ -142,7 +142,7 @@ pub fn publish_all(
     let recovered = recover_locked(to)?;
     searched.littered.iter().for_each(|dir| leftovers::remove_in(&to.join(dir)));
     let plan = plan(to, &wanted, &searched.later)?;
-    let hides_newer = may_be_whole(&plan.aside, &wanted);
+    let hides_newer = !how.is_copy && may_be_whole(&plan.aside, &wanted);
     let mut published = Published { unchanged: plan.kept.len(), ..Published::default() };
     let mut unmarked = Vec::new();
     for (place, file) in files.iter().enumerate() {
@@ -194,7 +194,7 @@ pub fn publish_all(
     published.through = through.into_iter().collect();
     (published.not_made, published.aside_to) = (not_made, aside);
     published.aside = with_links(plan.aside, links);
-    (published.keeps_settings, published.hides_newer) = (!settings.is_empty(), hides_newer && !how.is_copy);
+    (published.keeps_settings, published.hides_newer) = (!settings.is_empty(), hides_newer);
     Ok((published, recovered))
 }
 
@@ -301,7 +301,7 @@ pub fn preview(to: &Path, files: &[&FileHeader], how: &Publish) -> Result<(Vec<A
     let free = free.filter(|header| link(header).is_none() && !keeps_existing(to, &header.path));
     let wanted: Vec<Wanted<'_>> = free.map(|header| Wanted { header, compared: None }).collect();
     let aside = with_links(plan(to, &wanted, &search(to, &wanted, how)?.later)?.aside, links);
-    let hides_newer = may_be_whole(&aside, &wanted);
+    let hides_newer = !how.is_copy && may_be_whole(&aside, &wanted);
     Ok((aside, hides_newer))
 }
 
