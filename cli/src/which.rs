@@ -42,12 +42,11 @@ pub fn is_lost(condition: Condition) -> bool {
 /// Tells that a checkpoint is newer than `chosen`, but has this condition: the newest such checkpoint of `all`, which
 /// are the checkpoints of the job, newest first.
 pub fn tell_of_newer(all: &[CheckpointState], chosen: &CheckpointId, is_told: impl Fn(Condition) -> bool) {
-    // Of a checkpoint of which no group was ever committed, the time is not known.
-    let is_known = |state: &&CheckpointState| state.place.is_some() || state.is_damaged || state.is_unreadable;
-    let mut newer = all.iter().take_while(|state| state.id != *chosen).filter(is_known);
+    let mut newer = all.iter().take_while(|state| state.id != *chosen);
     if let Some(newer) = newer.find(|state| is_told(state.condition())) {
         let why = newer.problems.first().map(|why| format!(": {why}")).unwrap_or_default();
-        let is = if newer.place.is_some() || !newer.is_damaged { "is" } else { "may be" };
+        // Without a manifest, only the time of the directory is known.
+        let is = if newer.place.is_some() { "is" } else { "may be" };
         note(format!("{} {is} newer than {chosen}, but {}{why}", newer.id, newer.condition()));
     }
 }
