@@ -122,3 +122,11 @@ pub fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
     }
     Ok(ExitCode::SUCCESS)
 }
+
+/// The socket of an aggregator that serves only the agent with this state file.
+pub fn aggregator_socket_of(state_file: &Path) -> PathBuf {
+    let absolute = std::path::absolute(state_file);
+    let mut name = absolute.unwrap_or_else(|_| state_file.to_owned()).into_os_string();
+    name.push(".aggregator.sock");
+    name.into()
+}

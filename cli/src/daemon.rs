@@ -5,7 +5,7 @@ use crate::args::{AncArgs, DaemonArgs, LogArgs, RunArgs};
 use crate::cert::security;
 use crate::child::{Application, code_of};
 use crate::common::{open_own, renamed};
-use crate::config::ConfigFile;
+use crate::config::{ConfigFile, aggregator_socket_of};
 use crate::counted;
 use crate::decide::{FILE_TIME_MARGIN, check_identity_of_run};
 use crate::doubted;
@@ -728,14 +728,6 @@ impl Drop for SocketDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
-}
-
-/// The socket of an aggregator that serves only the agent with this state file.
-pub fn aggregator_socket_of(state_file: &Path) -> PathBuf {
-    let absolute = std::path::absolute(state_file);
-    let mut name = absolute.unwrap_or_else(|_| state_file.to_owned()).into_os_string();
-    name.push(".aggregator.sock");
-    name.into()
 }
 
 pub async fn start_aggregator(config: AncConfig) -> anyhow::Result<Aggregator> {

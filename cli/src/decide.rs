@@ -7,8 +7,7 @@
 use crate::advice::Advised;
 use crate::args::{RankSet, RestartArgs, ranks};
 use crate::common::now_unix_ms;
-use crate::config::ConfigFile;
-use crate::daemon::aggregator_socket_of;
+use crate::config::{ConfigFile, aggregator_socket_of};
 use crate::left_running;
 use crate::not_read::{not_read, way_to_read};
 use crate::settings::{Facts, Settings};

@@ -3,8 +3,7 @@
 use crate::advice::Advised;
 use crate::args::FlushArgs;
 use crate::cert::security;
-use crate::config::{ConfigFile, JOB_MISSING};
-use crate::daemon::aggregator_socket_of;
+use crate::config::{ConfigFile, JOB_MISSING, aggregator_socket_of};
 use crate::exit::NOT_COMMITTED;
 use crate::found::rank_list;
 use crate::output::{print, print_json};

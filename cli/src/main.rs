@@ -312,7 +312,7 @@ fn own_aggregator(settings: &Settings) -> Option<String> {
         return None;
     }
     let state_file = settings.config_file().and_then(|file| file.state_file(None)).ok()?;
-    let socket = daemon::aggregator_socket_of(&state_file);
+    let socket = config::aggregator_socket_of(&state_file);
     socket.exists().then(|| mcr_proto::unix::address_of(&socket))
 }
 

@@ -1,6 +1,6 @@
 //! The reasons why it is uncertain whether the files of a content are of one step.
 
-use super::{Taken, Written, may_be_reused, step_ms, usual_step_ms};
+use super::steps::{Taken, Written, may_be_reused, step_ms, usual_step_ms};
 use mcrengine::ids::{CheckpointId, Grouping, Rank};
 use mcrengine::manifest::{Doubt, Manifest};
 use std::collections::BTreeMap;
@@ -162,7 +162,7 @@ pub(super) const ONE_STEP_MS: i64 = 1000;
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{WRITTEN, taken};
+    use super::super::steps::tests::{WRITTEN, taken};
     use super::*;
     use crate::hub::tests::manifest_of;
 

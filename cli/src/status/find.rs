@@ -3,7 +3,7 @@
 use super::args::StatusArgs;
 use super::model::SilentAgent;
 use crate::advice::Advised;
-use crate::daemon::aggregator_socket_of;
+use crate::config::aggregator_socket_of;
 use crate::settings::{Facts, Settings, USER_FILE};
 use mcr_cnc::control::{ask_for_aggregators, socket_of};
 use mcr_node::client::{SOCKET, ask};

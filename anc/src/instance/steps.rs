@@ -1,0 +1,121 @@
+//! The times at which contents were written, and the length of a step.
+
+use crate::fetch;
+use mcrengine::ids::{CheckpointId, Rank};
+use mcrengine::manifest::Manifest;
+use std::time::Duration;
+
+/// When the files of a flush were written.
+#[derive(Clone, Copy, Debug)]
+pub struct Written<'a> {
+    /// Maximum time between the writing of the first and of the last file of one checkpoint.
+    pub spread: Duration,
+    /// Files that were written before this time, in milliseconds since 1970, belong to a content that has been
+    /// overwritten.
+    pub not_before_ms: Option<i64>,
+    /// The incarnation that wrote the files. One checkpoint never contains groups of two incarnations.
+    pub incarnation: u32,
+    /// When the newest of the group's files was written, in milliseconds since 1970.
+    pub newest_ms: i64,
+    /// When the newest file of each rank was written, in milliseconds since 1970.
+    pub ranks_ms: &'a [(Rank, i64)],
+    /// A rank whose agent doubts that the files are all files of one step, and the reason. `None` if there is none.
+    pub doubtful: Option<(Rank, fetch::Doubt)>,
+    /// Whether a rank wrote a further part of its step after the commit. The files of the other ranks then belong to
+    /// the same step, although they did not change.
+    pub is_late_part: bool,
+    /// Whether the application had ended with success before the files of each rank were read. Then no file is
+    /// written again, and it is no reason for doubt that the times do not show which files a step rewrites.
+    pub is_final: bool,
+    /// Whether the application had ended with success before the files of one of the ranks were read.
+    pub has_ended: bool,
+    /// Whether the caller can wait and ask again.
+    pub may_wait: bool,
+    /// Whether the incarnation began without a restart, and all files were created while their agents were watching. A
+    /// content of an earlier incarnation with the same bytes is then another content.
+    pub is_anew: bool,
+    /// A rank whose files existed before its agent began to watch. `None` if there is none.
+    pub unseen: Option<Rank>,
+    /// A rank whose files have modification times before their last change, and the difference in milliseconds. Of
+    /// several such ranks, the rank with the largest difference is used. Ranks whose files existed before their agent
+    /// began to watch are not considered.
+    pub set_back: Option<(Rank, i64)>,
+}
+
+/// A checkpoint name that is in use. `ours` says whether this group cannot use the name, for example because this
+/// group has already used the name. `other_ms` is the time when another group's files under this name were written,
+/// and `is_doubtful` whether the manifest of that group has a doubt.
+pub(super) struct Taken {
+    pub(super) id: CheckpointId,
+    pub(super) ours: bool,
+    pub(super) other_ms: Option<i64>,
+    pub(super) is_doubtful: bool,
+}
+
+/// Maximum age of the last committed step, in steps. The length of a step is not used if more steps were missed.
+const STEPS_MISSED_MAX: i64 = 10;
+/// Maximum number of previous steps from which the length of a step is computed.
+const STEPS_MAX: usize = 8;
+
+/// The length of a step in milliseconds: the median of the previous steps. If the time since the last committed step
+/// is shorter than the median, or if there are no previous steps, the result is the time since the last committed
+/// step. The result is this time, too, if more than [`STEPS_MISSED_MAX`] steps were missed. `own` has the contents
+/// that this group committed under the name, the oldest first. Returns `None` if this group has not committed any
+/// content under the name.
+pub(super) fn step_ms(own: &[Manifest], newest_ms: i64) -> Option<i64> {
+    let since_last_ms = newest_ms.saturating_sub(own.last()?.written_unix_ms);
+    let usual = usual_step_ms(own).filter(|length| since_last_ms <= length.saturating_mul(STEPS_MISSED_MAX));
+    Some(usual.map_or(since_last_ms, |usual| since_last_ms.min(usual)))
+}
+
+/// The median of the previous steps, in milliseconds. `None` if no run has committed two contents.
+pub(super) fn usual_step_ms(own: &[Manifest]) -> Option<i64> {
+    let mut lengths: Vec<i64> = (own.windows(2).rev().take(STEPS_MAX))
+        .filter(|pair| pair[0].incarnation == pair[1].incarnation)
+        .map(|pair| pair[1].written_unix_ms - pair[0].written_unix_ms)
+        .filter(|length| *length > 0)
+        .collect();
+    lengths.sort_unstable();
+    lengths.get(lengths.len() / 2).copied()
+}
+
+/// File name extensions that contain a digit.
+const EXTENSIONS: [&str; 12] =
+    [".h5", ".hdf5", ".he5", ".h4", ".hdf4", ".nc3", ".nc4", ".bp3", ".bp4", ".bp5", ".mat5", ".xdmf3"];
+
+/// Whether the application may overwrite a checkpoint of this name. A name without a number counts as a name that may
+/// be overwritten.
+pub fn may_be_reused(label: &CheckpointId) -> bool {
+    let name = label.label();
+    let stem = EXTENSIONS.iter().find_map(|extension| name.strip_suffix(extension)).unwrap_or(name);
+    !stem.bytes().any(|byte| byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in super::super) fn taken(all: &[(bool, Option<i64>)]) -> Vec<Taken> {
+        let id = |i: usize| format!("restart.h5~{}", i + 2).parse().expect("valid");
+        all.iter()
+            .enumerate()
+            .map(|(i, (ours, other_ms))| Taken { id: id(i), ours: *ours, other_ms: *other_ms, is_doubtful: false })
+            .collect()
+    }
+
+    pub(in super::super) const WRITTEN: Written<'static> = Written {
+        spread: Duration::from_secs(600),
+        not_before_ms: None,
+        incarnation: 0,
+        newest_ms: 0,
+        ranks_ms: &[],
+        doubtful: None,
+        is_late_part: false,
+        is_final: false,
+        has_ended: false,
+        may_wait: false,
+        is_anew: false,
+        unseen: None,
+        set_back: None,
+    };
+}
