@@ -59,14 +59,9 @@ pub struct MovedAside {
 impl MovedAside {
     /// What a user should know about files that may be a whole checkpoint.
     pub fn newer(&self) -> String {
-        let first = self.files.first().map_or("", String::as_str);
-        let more = match self.files.len() {
-            0 | 1 => String::new(),
-            several => format!(" and {} more", several - 1),
-        };
         format!(
-            "files that may be a whole checkpoint, which was not committed: {first}{more}, now in {}. To continue from \
-             these files instead, end the job, move them back, and run mcr save before mcr restart",
+            "files that may be a whole checkpoint, which was not committed; these files are now in {}. To continue \
+             from these files instead, end the job, move them back, and run mcr save before mcr restart",
             self.to.display()
         )
     }
