@@ -123,8 +123,8 @@ impl<'a> Decider<'a> {
         let Some(newest) = incarnations.newest() else {
             return Ok(match self.living_before_its_first_commit() {
                 Some(run) => Role::Look(Some(format!(
-                    "job {} is running and has committed nothing yet: {run}. This restart is into another directory, so \
-                     it recorded no decision. To begin a new run, end that mcr run first",
+                    "job {} is running and has committed nothing yet: {run}. This restart is into another directory, \
+                     so it recorded no decision. To begin a new run, end that mcr run first",
                     self.job
                 ))),
                 None => Role::Decide { after: 0 },

@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(after("other_4", 5200), at(5200));
         let mut places = Places::new(None, Some((id("it_5"), at(5000))));
         places.next(&id("it_4"), 5200, false, None);
-        assert_eq!(places.older_than, Some(id("it_5")), "the user is told");
+        assert_eq!(places.older_than, Some(id("it_5")), "`mcr save` prints a note about both");
         assert_eq!(after("it_4", 4000), at(4000));
     }
 }

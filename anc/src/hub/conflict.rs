@@ -16,19 +16,19 @@ use std::sync::Arc;
 const KEEPING: &str = "separating two jobs with the same name";
 
 impl Hub {
-    /// Handles two agents in different directories that announce the same rank, which means that two jobs use the
-    /// same name. Neither job is saved until one of them ends. A checkpoint that is saved after the conflict never
-    /// contains parts that were saved before. Committed checkpoints that contain files of both jobs are marked as not
-    /// whole.
+    /// Handles two agents in different directories that announce the same rank. Either two jobs use the same name, or
+    /// two nodes of one job do not know their ranks. Nothing is saved until one of the agents ends. A checkpoint that
+    /// is saved after the conflict never contains parts that were saved before. Committed checkpoints that contain
+    /// files of both agents are marked as not whole.
     pub(super) fn conflict(&mut self, job: &JobId, first: &AgentLink, second: &AgentLink, rank: Rank) {
         if self.conflicts.contains_key(job) || self.conflicts.len() >= GATHERS_MAX {
             return;
         }
         let why = format!(
-            "two jobs have the name {job}, or two nodes of one job take their files for those of the same rank: {rank} is \
-             saved by node {} from {} and by node {} from {}. Nothing is saved until one of them ends; give one of the \
-             jobs another name, or each its own identity (\"incarnation\" in [cnc]); for nodes of one job, set a layout \
-             with {{rank}}",
+            "two jobs have the name {job}, or two nodes of one job take their files for those of the same rank: {rank} \
+             is saved by node {} from {} and by node {} from {}. Nothing is saved until one of them ends; give one of \
+             the jobs another name, or each its own identity (\"incarnation\" in [cnc]); for nodes of one job, set a \
+             layout with {{rank}}",
             first.node, first.about.watch, second.node, second.about.watch
         );
         tracing::error!(%job, "{why}");

@@ -144,8 +144,8 @@ pub(super) fn doubt_of_drift(
     may_be_reused(label).then(|| {
         Doubt::of_step(format!(
             "the name {label} has no number, so the code may overwrite it; the files of this group differ by \
-             {:+.1} s from those of the other groups, and by {:+.1} s in an earlier step, and a step takes about {:.1} s: \
-             it is uncertain whether the files of all groups are of one step",
+             {:+.1} s from those of the other groups, and by {:+.1} s in an earlier step, and a step takes about {:.1} \
+             s: it is uncertain whether the files of all groups are of one step",
             now_ms as f64 / 1000.0,
             then_ms as f64 / 1000.0,
             step_ms as f64 / 1000.0

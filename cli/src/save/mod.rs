@@ -337,8 +337,8 @@ fn hand_out(
         let place = places.next(&checkpoint, written_ms, is_of_before, begun);
         if let Some(newest) = &places.older_than {
             note(format!(
-                "{checkpoint} was written less than a minute after {newest}, and its number is smaller: it is saved as the \
-                 older one, because copied files have such times. To restore it, give --checkpoint {checkpoint}"
+                "{checkpoint} was written less than a minute after {newest}, and its number is smaller: it is saved as \
+                 the older one, because copied files have such times. To restore it, give --checkpoint {checkpoint}"
             ));
         }
         for ((group, headers), files) in (0..).map(GroupId).zip(headers).zip(contents) {

@@ -10,8 +10,8 @@
 //! checkpoint (see `steps`). A directory such as `step_100` is one checkpoint (see `directories`). Checkpoints that
 //! were begun in quick succession may be parts of one checkpoint (see `in_time`).
 //!
-//! A guess from names is used only if at least `MOST_PERCENT` of the files match it (`FEW_PERCENT`, if the names say
-//! which files are restart files), and if files with the same label come from one run. Otherwise no file is dropped: either all files form one checkpoint, or the user is asked.
+//! A guess is used only if `MOST_PERCENT` of the files match it (`FEW_PERCENT`, if the names say which are restart
+//! files), and if the files of a label are of one run. Otherwise all files are one checkpoint, or the user is asked.
 
 use super::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_restart_name, is_temporary};
 use super::{Layout, Listing, Pattern, label_of, presets};
