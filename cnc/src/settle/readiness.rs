@@ -227,6 +227,11 @@ impl Readiness {
         }
     }
 
+    /// Records that the watcher has found all files that existed when it began.
+    pub fn begun(&mut self) {
+        self.checkpoints.values_mut().for_each(|gathered| gathered.rewrites.joined());
+    }
+
     /// The times at which the checkpoints began.
     pub fn timeline(&self) -> Timeline {
         let mut timeline = Timeline::default();
@@ -267,6 +272,7 @@ impl Readiness {
         path: &FilePath,
         settled: Option<Fingerprint>,
     ) {
+        let is_restored = self.restored.contains(path);
         let gathered = self.gathered(checkpoint);
         let files = gathered.files.entry(rank).or_insert_with(|| Vec::with_capacity(1));
         let mut is_written = true;
@@ -274,7 +280,7 @@ impl Readiness {
             Ok(at) => {
                 let before = std::mem::replace(&mut files[at].1, settled);
                 if let (Some(before), true) = (before, before != settled) {
-                    gathered.rewrites.replaced(path, before.modified_ns, before.changed_ns);
+                    gathered.rewrites.replaced(path, before.modified_ns, before.changed_ns, is_restored);
                 }
                 is_written = before.is_some();
                 before != settled

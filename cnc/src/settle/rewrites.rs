@@ -4,6 +4,9 @@
 //! checkpoint is whole only during the pause. During a step, the files of two steps are in the directory. If these
 //! files are sorted by the times of their writes, the longest gap between two consecutive times is the pause between
 //! the steps. So if no file was written for longer than the longest gap, all files are of one step.
+//!
+//! If one process writes long after the others, the longest gap is within the step. The first contents of the files
+//! show which files are written first in a step, and the same gap between the same files shows that this order is kept.
 
 use mcrengine::ids::{FilePath, Rank};
 use mcrengine::turns::{WrittenFile, are_alike, are_named_in_turn, are_sets_in_turn, may_be_used_in_turn};
@@ -26,6 +29,8 @@ pub(super) struct Rewrites {
     newest_ns: Option<i64>,
     /// Since when the checkpoint has waited for a longer time at rest, in milliseconds of the caller's clock.
     waits_since_ms: Option<u64>,
+    /// Whether some of the files existed when the watcher began. The application may then be in the middle of a step.
+    is_joined: bool,
 }
 
 /// Times in nanoseconds since 1970.
@@ -35,6 +40,28 @@ struct Version {
     last_ns: i64,
     /// Time of the content that was replaced before the last replaced content.
     before_ns: Option<i64>,
+    first: First,
+}
+
+/// The first content that the application wrote to a file.
+#[derive(Clone, Copy, Debug)]
+enum First {
+    /// The file existed when the watcher began.
+    Unknown,
+    /// A restart wrote the replaced content. The next content is the first one.
+    Next,
+    /// Time of the content, in nanoseconds since 1970.
+    At(i64),
+}
+
+/// What the order of the first contents says about the present contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Unknown,
+    /// All files are of one step.
+    Whole,
+    /// Some files are of the next step. The other files follow after about this time, in nanoseconds.
+    Mixed(i128),
 }
 
 /// Times by the caller's clock, in milliseconds.
@@ -58,14 +85,25 @@ pub(super) struct Rest {
 }
 
 impl Rewrites {
+    /// Records that the files that are known now existed when the watcher began.
+    pub(super) fn joined(&mut self) {
+        self.is_joined = true;
+    }
+
     /// Records that a content is replaced, or is about to be replaced. `at_ns` is the modification time of the content,
-    /// and `changed_ns` its change time.
-    pub(super) fn replaced(&mut self, path: &FilePath, at_ns: i64, changed_ns: i64) {
+    /// and `changed_ns` its change time. `is_restored`: a restart wrote the content.
+    pub(super) fn replaced(&mut self, path: &FilePath, at_ns: i64, changed_ns: i64, is_restored: bool) {
         self.newest_ns = self.newest_ns.max(Some(changed_ns));
-        let first = || Version { last_ns: at_ns, before_ns: None };
-        let version = self.versions.entry(path.clone()).or_insert_with(first);
+        let first = match () {
+            () if is_restored => First::Next,
+            () if self.is_joined => First::Unknown,
+            () => First::At(at_ns),
+        };
+        let version =
+            self.versions.entry(path.clone()).or_insert_with(|| Version { last_ns: at_ns, before_ns: None, first });
         if version.last_ns != at_ns {
-            *version = Version { last_ns: at_ns, before_ns: Some(version.last_ns) };
+            let first = if matches!(version.first, First::Next) { First::At(at_ns) } else { version.first };
+            *version = Version { last_ns: at_ns, before_ns: Some(version.last_ns), first };
         }
     }
 
@@ -74,7 +112,9 @@ impl Rewrites {
     /// does not look like a file that was written before the others in the same step.
     pub(super) fn removed(&mut self, path: &FilePath, was: Option<(i64, i64)>) {
         match was {
-            Some((at_ns, changed_ns)) if self.versions.len() < VERSIONS_MAX => self.replaced(path, at_ns, changed_ns),
+            Some((at_ns, changed_ns)) if self.versions.len() < VERSIONS_MAX => {
+                self.replaced(path, at_ns, changed_ns, false)
+            }
             _ => drop(self.versions.remove(path)),
         }
     }
@@ -88,6 +128,40 @@ impl Rewrites {
         let version = self.versions.get(file.path)?;
         let before = if i128::from(version.last_ns) == file.at_ns { version.before_ns } else { Some(version.last_ns) };
         before.map(i128::from)
+    }
+
+    /// When the application wrote the first content of a file.
+    fn first_ns(&self, file: &WrittenFile<'_>) -> Option<i128> {
+        match self.versions.get(file.path).map(|version| version.first) {
+            Some(First::At(at_ns)) => Some(i128::from(at_ns)),
+            Some(First::Next) => Some(file.at_ns),
+            None if !self.is_joined => Some(file.at_ns),
+            Some(First::Unknown) | None => None,
+        }
+    }
+
+    /// Divides the files of a step at the longest gap between their first contents. If the gap between the two parts is
+    /// still about as long, each step is written in this order.
+    fn order(&self, step: &[WrittenFile<'_>], cycle_ns: i128) -> Order {
+        let firsts = step.iter().map(|file| Some((self.first_ns(file)?, file)));
+        let Some(mut firsts) = firsts.collect::<Option<Vec<_>>>() else { return Order::Unknown };
+        firsts.sort_unstable_by_key(|(first_ns, _)| *first_ns);
+        let gaps = firsts.windows(2).map(|pair| pair[1].0 - pair[0].0).enumerate();
+        let Some((last, gap_ns)) = gaps.max_by_key(|(_, gap_ns)| *gap_ns) else { return Order::Unknown };
+        let (early, late) = firsts.split_at(last + 1);
+        let late_ns = late.iter().map(|(_, file)| file.at_ns).min().unwrap_or(0);
+        let is_ahead = |file: &WrittenFile<'_>| file.at_ns > late_ns;
+        let early_ns = early.iter().filter_map(|(_, file)| match is_ahead(file) {
+            true => self.previous_ns(file),
+            false => Some(file.at_ns),
+        });
+        let is_same_gap = early_ns.max().is_some_and(|early_ns| are_alike(late_ns - early_ns, gap_ns));
+        // If the gap is nearly a whole cycle, the first content of a part may be of an earlier step.
+        match () {
+            () if !is_same_gap || gap_ns * 10 > cycle_ns * 9 => Order::Unknown,
+            () if early.iter().any(|(_, file)| is_ahead(file)) => Order::Mixed(gap_ns),
+            () => Order::Whole,
+        }
     }
 
     /// Judges the files of the checkpoint. If no file was written again, the checkpoint needs no rest.
@@ -119,9 +193,12 @@ impl Rewrites {
         let is_regular = are_alike(longest_ns, before_ns);
         let are_partners = if is_regular { may_be_used_in_turn } else { are_named_in_turn };
         let are_in_turn = are_sets_in_turn(&step, are_partners);
-        let needed_ns = match are_in_turn {
-            true => times().filter(|ns| !are_alike(*ns, longest_ns)).max().unwrap_or(0),
-            false => longest_ns,
+        let order = if are_in_turn { Order::Unknown } else { self.order(&step, cycle_ns) };
+        let needed_ns = match order {
+            Order::Unknown if are_in_turn => times().filter(|ns| !are_alike(*ns, longest_ns)).max().unwrap_or(0),
+            Order::Whole if longest_ns > before_ns => 0,
+            Order::Unknown | Order::Whole => longest_ns,
+            Order::Mixed(gap_ns) => gap_ns.max(longest_ns),
         };
         let needed_ms = ms_of(needed_ns * REST_PERCENT / 100);
         let cycle_ms = ms_of(cycle_ns);
@@ -130,9 +207,15 @@ impl Rewrites {
         let until_ms = written_ms.saturating_add(needed_ms.min(longest_ms));
         let rested_ms = now_ms.saturating_sub(written_ms);
         let was_pause = before_ns > longest_ns && !is_regular;
+        let is_doubtful = match order {
+            Order::Unknown => !are_in_turn && !was_pause && rested_ms < needed_ms,
+            Order::Whole => false,
+            // An application that was killed never writes the other files.
+            Order::Mixed(_) => true,
+        };
         Rest {
             until_ms: until_ms.min(since_ms.saturating_add(postponed_ms)),
-            doubt_ns: self.newest_ns.filter(|_| !are_in_turn && !was_pause && rested_ms < needed_ms),
+            doubt_ns: self.newest_ns.filter(|_| is_doubtful),
         }
     }
 }
@@ -152,7 +235,7 @@ mod tests {
         for (name, at_ms) in writes {
             let path = FilePath::new(name.as_bytes()).expect("valid");
             if let Some(before_ns) = now.insert(path.clone(), at_ms * 1_000_000) {
-                rewrites.replaced(&path, before_ns, before_ns);
+                rewrites.replaced(&path, before_ns, before_ns, false);
             }
         }
         let rank_of = |path: &FilePath| if path.as_bytes() == b"restart.1" { Rank(1) } else { Rank(0) };
@@ -194,7 +277,7 @@ mod tests {
         let (mut rewrites, second) = (Rewrites::default(), 1_000_000_000);
         rewrites.removed(&restart, Some((0, 0)));
         rewrites.removed(&restart, Some((10 * second, 10 * second)));
-        rewrites.replaced(&backup, 0, 10 * second);
+        rewrites.replaced(&backup, 0, 10 * second, false);
         let files = [(&backup, 10), (&restart, 20)];
         let files = files.map(|(path, at)| WrittenFile { rank: None, path, at_ns: i128::from(at * second) });
         let rest = rewrites.rest(Clock { now_ms: 100, written_ms: 100, longest_ms: 30_000 }, files.into_iter());
@@ -222,6 +305,37 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_writes_long_after_the_others_makes_no_checkpoint_of_two_steps() {
+        let step = |at: i64| [("restart.0", at), ("restart.1", at + 1_500)];
+        let after = |first: &[(&'static str, i64)], writes: &[(&'static str, i64)]| rest(&[first, writes].concat());
+        // The pause between the steps is 0.4 s.
+        assert_eq!(after(&step(0), &[("restart.0", 1_900)]), (1_875, true));
+        assert_eq!(after(&step(0), &step(1_900)), (0, false));
+        assert_eq!(after(&step(0), &[step(1_900), step(3_800)].concat()), (0, false));
+        assert_eq!(after(&step(0), &[&step(1_900)[..], &[("restart.0", 3_800)]].concat()), (1_875, true));
+        // If the process wrote its first file in a step before, the first files do not show the order.
+        let late = [("restart.0", 0), ("restart.1", 1_900), ("restart.0", 1_902)];
+        let step = |at: i64| [("restart.1", at), ("restart.0", at + 2)];
+        assert_eq!(after(&late, &step(3_800)), (2, false));
+        assert_eq!(after(&late, &step(3_800)[..1]), (2_372, true));
+    }
+
+    #[test]
+    fn a_restored_file_is_not_the_first_content_and_a_file_that_was_there_before_is_none() {
+        let path = FilePath::new("restart.0".as_bytes()).expect("valid");
+        let first = |is_joined: bool, is_restored: bool| {
+            let mut rewrites = Rewrites { is_joined, ..Rewrites::default() };
+            rewrites.replaced(&path, 1, 1, is_restored);
+            let after_one = rewrites.first_ns(&WrittenFile { rank: None, path: &path, at_ns: 5 });
+            rewrites.replaced(&path, 5, 5, false);
+            (after_one, rewrites.first_ns(&WrittenFile { rank: None, path: &path, at_ns: 9 }))
+        };
+        assert_eq!(first(false, false), (Some(1), Some(1)));
+        assert_eq!(first(true, true), (Some(5), Some(5)));
+        assert_eq!(first(true, false), (None, None));
+    }
+
+    #[test]
     fn files_that_are_written_at_equal_intervals_are_doubtful_until_the_checkpoint_is_at_rest() {
         assert_eq!(rest(&[("w", 0), ("coor", 10_000), ("w", 20_000)]), (12_500, true));
     }
@@ -230,7 +344,7 @@ mod tests {
     fn a_checkpoint_that_is_never_at_rest_is_announced_after_a_cycle() {
         let paths = ["w", "coor"].map(|name| FilePath::new(name.as_bytes()).expect("valid"));
         let (mut rewrites, mut until) = (Rewrites::default(), Vec::new());
-        rewrites.replaced(&paths[0], 0, 0);
+        rewrites.replaced(&paths[0], 0, 0, false);
         for now_ms in [50_000, 70_000, 90_000] {
             let clock = Clock { now_ms, written_ms: now_ms, longest_ms: 30_000 };
             let files = [(0, 50_000_000_000), (1, 10_000_000_000)];

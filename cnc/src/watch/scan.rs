@@ -109,7 +109,9 @@ impl Core {
             Some(every) => Some(every).filter(|every| !every.is_zero()),
             None => (self.blind || self.kernel.is_none() || !self.options.rules.local).then_some(RESCAN_INTERVAL),
         };
-        self.is_begun = true;
+        if !std::mem::replace(&mut self.is_begun, true) {
+            self.readiness.begun();
+        }
         let retry = (self.lost > 0).then(|| Duration::from_secs(1 << self.lost.min(6)).min(RESCAN_INTERVAL));
         self.rescan_ms = retry.or(every).map(|wait| self.now_ms().saturating_add(wait.as_millis() as u64));
     }

@@ -173,3 +173,32 @@ fn a_step_that_a_restart_repeats_is_not_doubtful_if_all_its_files_were_created_s
     wait_complete(&site.store(), &format!("{}~2", id(2)));
     assert_eq!(site.restart(&["--copy"], 0).0, [(2, 2)].into());
 }
+
+#[test]
+fn a_rank_that_writes_long_after_the_others_is_never_committed_with_their_next_step() {
+    for group_size in ["2", "4"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (store, data) = (dir.path().join("store"), dir.path().join("run"));
+        std::fs::create_dir(&data).expect("made");
+        // Rank 3 writes 1.5 s after the others, and the next step begins 0.4 s later. The script ends itself by a
+        // signal, so its end does not show that the last step is whole.
+        let script = "for s in 1 2 3 4; do for r in 0 1 2; do echo step $s > state.$r; done; sleep 1.5; \
+                      echo step $s > state.3; sleep 0.4; done; kill -9 $$";
+        let mut command = mcr();
+        command.args(["run", "--create", "--job", "job", "--ranks", "4", "--group-size", group_size]);
+        command.args(["--layout", "{checkpoint}.{rank}", "--store"]).arg(&store);
+        command.arg("--state").arg(dir.path().join("state")).arg("--watch").arg(&data);
+        run(command.current_dir(&data).args(["--", "sh", "-c", script]), 137);
+        let states = list(&store);
+        assert!(states.iter().any(|state| state["state"] == "complete"), "{states:?}");
+        for state in states.iter().filter(|state| state["state"] == "complete") {
+            let (id, to) = (state["checkpoint"].as_str().expect("a name"), dir.path().join("to"));
+            let mut restart = mcr();
+            restart.args(["restart", "--copy", "--job", "job", "--checkpoint", id, "--store"]).arg(&store);
+            run(restart.arg("--to").arg(&to), 0);
+            let step = |rank: u32| std::fs::read_to_string(to.join(format!("state.{rank}"))).expect("restored");
+            assert!((1..4).all(|rank| step(rank) == step(0)), "{id}: {:?}", [0, 1, 2, 3].map(step));
+            std::fs::remove_dir_all(&to).expect("removed");
+        }
+    }
+}
