@@ -43,15 +43,17 @@ impl Places {
         let mut place = begun.or(older).unwrap_or(Place { incarnation: self.incarnation, written_unix_ms });
         if begun.is_none() && older.is_none() {
             // Use the order of the names, unless the times of the files contradict this order.
-            if let Some(last) = self.last {
-                place.written_unix_ms = place.written_unix_ms.max(last.written_unix_ms + 1);
-            } else if let Some((newest, at)) = &self.newest
+            if let Some((newest, at)) = &self.newest
+                && self.last.is_none_or(|last| last < *at)
                 && at.incarnation == place.incarnation
                 && is_before(id, newest)
                 && (0..CONTRADICTION_MS).contains(&(place.written_unix_ms - at.written_unix_ms))
             {
                 self.older_than = (place.written_unix_ms > at.written_unix_ms).then(|| newest.clone());
+                // Checkpoints with equal places are ordered by name.
                 place.written_unix_ms = at.written_unix_ms - 1;
+            } else if let Some(last) = self.last {
+                place.written_unix_ms = place.written_unix_ms.max(last.written_unix_ms + 1);
             }
         }
         self.last = self.last.max(Some(place));
@@ -89,6 +91,9 @@ mod tests {
         let mut places = Places::new(None, Some((id("it_5"), at(5000))));
         places.next(&id("it_4"), 5200, false, None);
         assert_eq!(places.older_than, Some(id("it_5")), "`mcr save` prints a note about both");
+        let next = ["it_3", "it_4", "it_6"].map(|name| places.next(&id(name), 5300, false, None).written_unix_ms);
+        assert_eq!(next, [4999, 4999, 5300], "each smaller step is older, not only the first one");
+        assert_eq!(places.next(&id("it_2"), 5400, false, None), at(5400), "written after another of these checkpoints");
         assert_eq!(after("it_4", 4000), at(4000));
     }
 }
