@@ -381,7 +381,7 @@ impl Core {
             let (doubt, replaced_ns) = match () {
                 () if before.is_mixed(&ready) => (v1::Doubt::Rewriting, None),
                 () if replaced_ns.is_some() => (v1::Doubt::Rewriting, replaced_ns),
-                () if ready.has_fewer_files => (v1::Doubt::Fewer, None),
+                () if ready.has_less => (v1::Doubt::Fewer, None),
                 () if left.is_some() => (v1::Doubt::LeftOut, None),
                 () if was_deleted => (v1::Doubt::Deleted, None),
                 () if are_ranks_uncertain => (v1::Doubt::Counted, None),

@@ -9,6 +9,7 @@
 mod own;
 mod readiness;
 mod rewrites;
+mod usual;
 
 use crate::fingerprint::Fingerprint;
 use crate::h5::End;

@@ -2,6 +2,7 @@
 //! that more files will follow.
 
 use super::rewrites::{Clock, Rest, Rewrites};
+use super::usual::Usual;
 use super::{Answer, OwnRanks, SettleRules};
 use crate::companions::Companion;
 use crate::fingerprint::Fingerprint;
@@ -41,8 +42,9 @@ pub struct ReadyRank {
     /// If the application was writing files again under the same names, so that the files may be of two steps: when the
     /// newest of the replaced contents was written. This is the change time (ctime), in nanoseconds since 1970.
     pub doubt_ns: Option<i64>,
-    /// Whether the rank has fewer files than usual, although it waited for more files.
-    pub has_fewer_files: bool,
+    /// Whether the rank has fewer files than usual, or fewer bytes, although it waited for more. A process that was
+    /// killed while it wrote a file leaves fewer bytes.
+    pub has_less: bool,
 }
 
 /// A rank that was not yet reported, although all its files are settled.
@@ -136,48 +138,9 @@ const IN_VAIN_MAX: u32 = 3;
 /// Maximum wait for a pointer that is written repeatedly, in multiples of a checkpoint's quiet time.
 const POINTER_QUIET_TIMES: u64 = 4;
 
-/// Number of successive checkpoints with the same number of files after which fewer files are doubtful.
-const REGULAR_MIN: u32 = 2;
-
-/// Number of files and bytes that a rank writes for a checkpoint.
-#[derive(Clone, Copy, Debug, Default)]
-struct Usual {
-    files: usize,
-    bytes: u64,
-    /// Number of successive checkpoints with this number of files.
-    checkpoints: u32,
-    /// Number of successive checkpoints with this number of bytes.
-    same_bytes: u32,
-    /// Whether a reported checkpoint of the rank grew after its report. The application then pauses while it writes.
-    appends: bool,
-}
-
-impl Usual {
-    fn of(files: &[SettledFile]) -> Self {
-        let bytes = files.iter().fold(0, |sum, file| file.fingerprint.bytes.saturating_add(sum));
-        Self { files: files.len(), bytes, checkpoints: 1, same_bytes: 1, appends: false }
-    }
-
-    /// Whether the rank has fewer files than `before`, or less than half of the bytes. Such a rank may still be
-    /// writing. If the application pauses while it writes, the rank needs nine tenths of the bytes.
-    fn lacks(&self, before: Option<&Self>) -> bool {
-        before.is_some_and(|before| {
-            let least = if before.appends { before.bytes - before.bytes / 10 } else { before.bytes / 2 };
-            self.files < before.files || self.bytes < least
-        })
-    }
-
-    /// Whether the rank has fewer bytes than `before`, although the number of bytes was the same in several
-    /// checkpoints. If a process was killed, its last file is probably cut.
-    fn is_cut(&self, before: Option<&Self>) -> bool {
-        before.is_some_and(|before| self.bytes < before.bytes && before.same_bytes >= REGULAR_MIN)
-    }
-
-    /// Whether the rank has fewer files than `before`, although the number of files was the same in several
-    /// checkpoints.
-    fn lacks_files(&self, before: Option<&Self>) -> bool {
-        before.is_some_and(|before| self.files < before.files && before.checkpoints >= REGULAR_MIN)
-    }
+/// The number of files and bytes of these files.
+fn usual_of(files: &[SettledFile]) -> Usual {
+    Usual::of(files.iter().map(|file| file.fingerprint.bytes))
 }
 
 /// The files of a rank when it was reported. A digest takes less memory than the list of files.
@@ -403,8 +366,9 @@ impl Readiness {
                 let enough = self.files_per_rank.is_some_and(|needed| files.len() as u64 >= u64::from(needed));
                 let usual = self.usual.get(&rank);
                 let may_be_cut = processes.may_have_cut(&files);
-                let is_cut = may_be_cut && Usual::of(&files).is_cut(usual);
-                if complete && !self.needs_marker && (is_cut || !enough && Usual::of(&files).lacks(usual)) {
+                let is_cut = usual_of(&files).is_cut(usual);
+                let is_less = is_cut || complete && !enough && usual_of(&files).lacks(usual);
+                if (complete || enough) && !self.needs_marker && is_less {
                     // The rank waits for a file that may be missing. If the file appeared after the announcement of
                     // the rank, the rank would have to be announced again under the same name.
                     if may_be_cut {
@@ -423,8 +387,9 @@ impl Readiness {
                     continue;
                 }
                 if complete || enough {
-                    let has_fewer_files =
-                        !enough && !self.needs_marker && Usual::of(&files).lacks_files(self.usual.get(&rank));
+                    let lacks_files = !enough && usual_of(&files).lacks_files(self.usual.get(&rank));
+                    let is_cut = is_cut && !processes.vouch_for(&files);
+                    let has_less = !self.needs_marker && (is_cut || lacks_files);
                     let doubt_ns = doubt_ns.filter(|_| !processes.vouch_for(&files));
                     ready.push(ReadyRank {
                         checkpoint: checkpoint.clone(),
@@ -434,7 +399,7 @@ impl Readiness {
                         root: None,
                         again: before.is_some(),
                         doubt_ns,
-                        has_fewer_files,
+                        has_less,
                     });
                 }
             }
@@ -466,7 +431,7 @@ impl Readiness {
     /// Returns at most `most` ranks whose files are all settled and whose present state was not yet reported. Each
     /// rank has the reason why it waits.
     pub fn waiting(&self, now_ms: u64, most: usize) -> Vec<WaitingRank> {
-        let (mut waiting, processes) = (Vec::new(), self.processes);
+        let mut waiting = Vec::new();
         for (checkpoint, gathered) in &self.checkpoints {
             let is_quiet = gathered.last_event_ms.saturating_add(self.quiet_ms) <= now_ms;
             for rank in &gathered.changed {
@@ -481,11 +446,8 @@ impl Readiness {
                 if reported == Some(digest_of(&files, gathered.is_late(*rank))) {
                     continue;
                 }
-                let (of_files, usual) = (Usual::of(&files), self.usual.get(rank));
-                let is_fewer = || {
-                    !self.needs_marker
-                        && (of_files.lacks(usual) || processes.may_have_cut(&files) && of_files.is_cut(usual))
-                };
+                let (of_files, usual) = (usual_of(&files), self.usual.get(rank));
+                let is_fewer = || !self.needs_marker && (of_files.lacks(usual) || of_files.is_cut(usual));
                 let why = match () {
                     () if self.needs_marker && !gathered.marked => Why::Marker,
                     () if is_quiet && is_fewer() => Why::Fewer,
@@ -501,7 +463,7 @@ impl Readiness {
     /// Records that this rank was reported with these files.
     pub fn announced(&mut self, ready: &ReadyRank) {
         let gathered = self.checkpoints.entry(ready.checkpoint.clone()).or_default();
-        let mut usual = Usual::of(&ready.files);
+        let mut usual = usual_of(&ready.files);
         let bytes = usual.bytes;
         usual.appends = gathered.announced.get(&ready.rank).is_some_and(|reported| reported.bytes < bytes);
         if let Some(before) = self.usual.get(&ready.rank) {
@@ -735,6 +697,20 @@ mod tests {
         r.without_quiet_times(None);
         assert_eq!(announce(&mut r, 60_000), []);
         assert_eq!(r.waiting(60_000, 9).iter().map(|waiting| waiting.why).collect::<Vec<_>>(), [Why::Fewer]);
+    }
+
+    #[test]
+    fn a_rank_with_fewer_bytes_than_several_equal_checkpoints_waits_and_is_then_doubtful() {
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        for (step, bytes, ready_after_ms) in [(1, 9, 500), (2, 9, 500), (3, 8, 30_000), (4, 9, 500)] {
+            let at_ms = step * 100_000;
+            let name = format!("s{step}/0");
+            r.put(at_ms, &id(&format!("s{step}")), Some(Rank(0)), &path(&name), Some(print(bytes, step as i64)));
+            assert!(r.due(at_ms + ready_after_ms - 1, 9).0.is_empty(), "{name}");
+            let (ready, _) = r.due(at_ms + ready_after_ms, 9);
+            assert_eq!(ready.iter().map(|ready| ready.has_less).collect::<Vec<_>>(), [step == 3], "{name}");
+            r.announced(&ready[0]);
+        }
     }
 
     #[test]

@@ -131,3 +131,25 @@ fn the_last_step_of_several_groups_is_saved_also_if_one_rank_writes_longer_than_
         assert!(read(&back) == read(&out), "rank {rank}: {}", String::from_utf8_lossy(&log));
     }
 }
+
+#[test]
+fn a_rank_that_was_killed_while_it_overwrote_its_file_makes_no_complete_checkpoint() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let out = dir.path().join("out");
+    std::fs::create_dir_all(&out).expect("made");
+    // In step 4, rank 1 ends when it has written 2900 of 3000 bytes. The application runs on, and is then killed.
+    let script = "for s in 1 2 3 4; do for r in 0 1; do n=3000; [ $s$r = 41 ] && n=2900; \
+                  head -c $n /dev/urandom > state.$r; done; sleep 3; done; kill -9 $$";
+    let mut command = mcr();
+    command.args(["run", "--job", "job", "--create", "--ranks", "2", "--layout", "{checkpoint}.{rank}", "--store"]);
+    command.arg(dir.path().join("store")).arg("--state").arg(dir.path().join("state")).arg("--watch").arg(&out);
+    let output = run(command.current_dir(&out).args(["--", "sh", "-c", script]), 137);
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(log.contains("the rank wrote fewer files or bytes than for the checkpoint before"), "{log}");
+    let back = dir.path().join("back");
+    run(mcr().args(["restart", "--copy", "--store"]).arg(dir.path().join("store")).arg("--to").arg(&back), 0);
+    for rank in 0..2 {
+        let bytes = std::fs::metadata(back.join(format!("state.{rank}"))).expect("restored").len();
+        assert_eq!(bytes, 3000, "state.{rank}: {log}");
+    }
+}

@@ -1,0 +1,46 @@
+//! The number of files and bytes that a rank usually writes for a checkpoint.
+
+/// Number of successive checkpoints with the same number of files after which fewer files are doubtful.
+const REGULAR_MIN: u32 = 2;
+
+/// Number of files and bytes that a rank writes for a checkpoint.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Usual {
+    pub(super) files: usize,
+    pub(super) bytes: u64,
+    /// Number of successive checkpoints with this number of files.
+    pub(super) checkpoints: u32,
+    /// Number of successive checkpoints with this number of bytes.
+    pub(super) same_bytes: u32,
+    /// Whether a reported checkpoint of the rank grew after its report. The application then pauses while it writes.
+    pub(super) appends: bool,
+}
+
+impl Usual {
+    /// The state after one checkpoint with files of these lengths, in bytes.
+    pub(super) fn of(lengths: impl ExactSizeIterator<Item = u64>) -> Self {
+        let files = lengths.len();
+        Self { files, bytes: lengths.fold(0, u64::saturating_add), checkpoints: 1, same_bytes: 1, appends: false }
+    }
+
+    /// Whether the rank has fewer files than `before`, or less than half of the bytes. Such a rank may still be
+    /// writing. If the application pauses while it writes, the rank needs nine tenths of the bytes.
+    pub(super) fn lacks(&self, before: Option<&Self>) -> bool {
+        before.is_some_and(|before| {
+            let least = if before.appends { before.bytes - before.bytes / 10 } else { before.bytes / 2 };
+            self.files < before.files || self.bytes < least
+        })
+    }
+
+    /// Whether the rank has fewer bytes than `before`, although the number of bytes was the same in several
+    /// checkpoints. If a process was killed, its last file is probably cut.
+    pub(super) fn is_cut(&self, before: Option<&Self>) -> bool {
+        before.is_some_and(|before| self.bytes < before.bytes && before.same_bytes >= REGULAR_MIN)
+    }
+
+    /// Whether the rank has fewer files than `before`, although the number of files was the same in several
+    /// checkpoints.
+    pub(super) fn lacks_files(&self, before: Option<&Self>) -> bool {
+        before.is_some_and(|before| self.files < before.files && before.checkpoints >= REGULAR_MIN)
+    }
+}
