@@ -7,10 +7,10 @@
 use crate::advice::Advised;
 use crate::args::{RankSet, RestartArgs, ranks};
 use crate::common::now_unix_ms;
-use crate::config::{ConfigFile, aggregator_socket_of};
+use crate::config::aggregator_socket_of;
 use crate::left_running;
 use crate::not_read::{not_read, way_to_read};
-use crate::settings::{Facts, Settings};
+use crate::settings::Settings;
 use anyhow::bail;
 use mcr_cnc::config::{incarnation_of, node_name, real_path};
 use mcrengine::ids::{CheckpointId, JobId};
@@ -236,13 +236,12 @@ impl<'a> Decider<'a> {
         if !self.identity.is_empty() {
             return None;
         }
-        let config = match Settings::find(&Facts::of_this_process()) {
-            Ok(Some(settings)) => settings.config_file().ok()?,
-            _ => ConfigFile::default(),
-        };
         let state_file = match &self.args.state {
             Some(state_file) => state_file.clone(),
-            None => config.state_file(Some(self.job.to_string())).ok()?,
+            None => {
+                let config = Settings::find_config().ok()?.unwrap_or_default();
+                config.state_file(Some(self.job.to_string())).ok()?
+            }
         };
         let socket = aggregator_socket_of(&state_file);
         UnixStream::connect(&socket).ok()?;

@@ -7,7 +7,7 @@ use crate::config::{ConfigFile, JOB_MISSING, aggregator_socket_of};
 use crate::exit::NOT_COMMITTED;
 use crate::found::rank_list;
 use crate::output::{print, print_json};
-use crate::settings::{Facts, Settings};
+use crate::settings::Settings;
 use crate::uncommitted::advice_for_space;
 use mcr_cnc::control::{CLIENT_PATIENCE, Reply, ask_for_aggregators, ask_to_flush, socket_of};
 use mcr_cnc::dial::dial_address;
@@ -204,8 +204,8 @@ fn state_files(args: &FlushArgs) -> anyhow::Result<Vec<PathBuf>> {
     }
     let file = match &args.config {
         Some(config) => ConfigFile::load(config)?,
-        None => match Settings::find(&Facts::of_this_process())? {
-            Some(settings) => settings.config_file()?,
+        None => match Settings::find_config()? {
+            Some(found) => found,
             None if args.job.is_none() => return Err(Advised::new(JOB_MISSING.0, JOB_MISSING.1).into()),
             None => ConfigFile::default(),
         },

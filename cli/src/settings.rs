@@ -167,6 +167,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The configuration for this process: the file that [`Settings::find`] finds. `None` if there is none.
+    pub fn find_config() -> anyhow::Result<Option<ConfigFile>> {
+        Self::find(&Facts::of_this_process())?.map(|settings| settings.config_file()).transpose()
+    }
+
     /// Finds and resolves the settings. `None` if there is neither a cluster's file nor a user's file nor a comment.
     pub fn find(facts: &Facts) -> anyhow::Result<Option<Self>> {
         let cluster = cluster_file();
