@@ -273,8 +273,9 @@ impl FlushWork {
         let is_older = |rank: &&RankOfFlush| !restored.contains(&rank.link.about.watch) && began_before(rank);
         let refuse = |rank: &RankOfFlush| {
             let why = format!(
-                "the agent of node {} was running before the restart of job {job}, and watches {}, into which no \
-                 node restored files: its files may belong to the run before. If they do not, start this agent again",
+                "the agent of node {} was running before the newest restart of job {job}, and watches {}, into which \
+                 this restart put no files: its files may belong to the run before. If they do not, start this agent \
+                 again",
                 rank.link.node, rank.link.about.watch
             );
             (rank.rank, why)
