@@ -216,6 +216,9 @@ pub fn find_checkpoints(
     if let (Some(first), true) = (unplaced.first(), is_said && !quiet) {
         note(format!("{} not named by --layout (first: {first})", files(left_out.not_in_layout)));
     }
+    if let Some((label, why)) = scan.may_be_rotated() {
+        doubts.entry(label).or_insert(Doubt::of_step(why));
+    }
     let (checkpoints, order) = scan.in_order();
     if let Some(line) = order {
         note(line);

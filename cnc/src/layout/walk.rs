@@ -228,16 +228,42 @@ impl Scan {
         (order.into_iter().map(|(label, files)| (label.0, files)).collect(), contradiction)
     }
 
+    /// The newest checkpoint in the order of [`Scan::in_order`] and a reason, if another checkpoint may be the newest.
+    /// Some applications keep older states under higher numbers: they copy `restart.1` to `restart.2` before they write
+    /// `restart.1` again. If the copies are quick, the times do not show whether all files are copies of numbered
+    /// steps. A doubt needs at least three checkpoints that count from 0 or 1, with times in the opposite order.
+    pub fn may_be_rotated(&self) -> Option<(CheckpointId, String)> {
+        let mut spans = self.spans().into_values().filter(|spans| spans.len() > 2);
+        let spans = spans.find(|spans| {
+            let (first, last) = (last_number_of(spans[0].label), last_number_of(spans[spans.len() - 1].label));
+            let are_reversed = spans.windows(2).all(|pair| pair[0].ended > pair[1].ended);
+            let are_at_once = spans.windows(2).all(|pair| !has_pause(&pair[1], &pair[0]));
+            first <= 1 && last - first < spans.len() as u64 && are_reversed && are_at_once
+        })?;
+        let (newest, oldest) = (&spans[spans.len() - 1].label.0, &spans[0].label.0);
+        let why = format!(
+            "the files of {oldest} were written after those of {newest}, within less than a second, as in a code that \
+             copies its older states to higher numbers, or in copies of a directory: it is uncertain whether {newest} \
+             or {oldest} is the newest checkpoint"
+        );
+        Some((newest.clone(), why))
+    }
+
     /// The time when the application wrote each checkpoint. Checkpoints that may be copies in any order have the same
     /// time.
     fn written(&self) -> BTreeMap<CheckpointLabel, SystemTime> {
+        self.spans().into_values().flat_map(order_of_shape).collect()
+    }
+
+    /// The times of the checkpoints whose names differ only in their numbers, in the order of the names.
+    fn spans(&self) -> BTreeMap<Vec<u8>, Vec<Span<'_>>> {
         let mut shapes: BTreeMap<Vec<u8>, Vec<Span<'_>>> = BTreeMap::new();
         for label in self.checkpoints.keys() {
             let ended = self.modified.get(label).copied().unwrap_or(SystemTime::UNIX_EPOCH);
             let begun = self.begun.get(label).copied().unwrap_or(ended);
             shapes.entry(shape_of(label.0.as_str())).or_default().push(Span { label, begun, ended });
         }
-        shapes.into_values().flat_map(order_of_shape).collect()
+        shapes
     }
 }
 
@@ -261,7 +287,6 @@ fn order_of_shape(spans: Vec<Span<'_>>) -> Vec<(CheckpointLabel, SystemTime)> {
     }
     let mut in_time = spans;
     in_time.sort_by_key(|span| span.ended);
-    let has_pause = |before: &Span<'_>, after: &Span<'_>| before.ended + PAUSE_MIN <= after.begun;
     let mut times = Vec::with_capacity(in_time.len());
     for burst in in_time.chunk_by(|before, after| !has_pause(before, after)) {
         let mut by_name = burst.to_vec();
@@ -275,6 +300,10 @@ fn order_of_shape(spans: Vec<Span<'_>>) -> Vec<(CheckpointLabel, SystemTime)> {
         times.extend(burst.iter().map(|span| (span.label.clone(), if contradicts { span.ended } else { end })));
     }
     times
+}
+
+fn has_pause(before: &Span<'_>, after: &Span<'_>) -> bool {
+    before.ended + PAUSE_MIN <= after.begun
 }
 
 /// The last number in a name; 0 if the name has no number.
@@ -636,6 +665,23 @@ mod tests {
         listing.leave_out(Path::new("store"));
         assert_eq!(listing.files.iter().map(ToString::to_string).collect::<Vec<_>>(), ["a", "storehouse"]);
         assert_eq!((listing.bytes, listing.modified.len(), listing.skipped_count), (vec![1, 10], 2, 0));
+    }
+
+    #[test]
+    fn quick_copies_under_higher_numbers_make_the_highest_number_doubtful() {
+        let layout = Layout::from_patterns(&["restart.{checkpoint}"], 0).expect("valid");
+        let doubtful = |files: &[(&str, u64)]| {
+            let at = |ms: u64| 1_700_000_000_000 + ms;
+            let scan = sort(Listing::of_times(files.iter().map(|(name, ms)| (*name, at(*ms), at(*ms)))), &layout);
+            scan.may_be_rotated().map(|(label, _)| label.to_string())
+        };
+        let [one, two, three] = ["restart.1", "restart.2", "restart.3"];
+        assert_eq!(doubtful(&[(one, 6), (two, 2), (three, 0)]).as_deref(), Some("3"));
+        assert_eq!(doubtful(&[(one, 0), (two, 2), (three, 6)]), None, "copies in the order of the steps");
+        assert_eq!(doubtful(&[(one, 2), (two, 6), (three, 0)]), None, "copies in any order");
+        assert_eq!(doubtful(&[(one, 900), (two, 2), (three, 0)]), None, "the pause shows the order");
+        assert_eq!(doubtful(&[(one, 6), (two, 2)]), None);
+        assert_eq!(doubtful(&[("restart.11", 6), ("restart.12", 2), ("restart.13", 0)]), None);
     }
 
     fn order_of(files: &[(&str, u64)]) -> (Vec<String>, Option<String>) {
