@@ -14,7 +14,7 @@ pub mod pointers;
 pub mod presets;
 pub mod walk;
 
-pub use guess::{Explanation, Unplaced};
+pub use guess::{Explanation, MaybeShared, Unplaced};
 pub use linked::{Linked, linked};
 pub use mixed::mixed;
 pub use walk::{CheckpointLabel, Labelled, Listing, Scan, ScanError, ScanLimits, Skipped, list, scan, sort};

@@ -21,7 +21,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
-use words::{CHECKPOINT_WORDS, PART_WORDS, RANK_WORDS, is_of_kind};
+use words::{CHECKPOINT_WORDS, PART_WORDS, RANK_WORDS, is_image, is_of_kind};
 
 mod alongside;
 mod beside;
@@ -31,14 +31,15 @@ mod each_rank;
 mod grids;
 mod in_time;
 mod of_a_node;
+mod ranks;
 mod runs;
 mod steps;
 mod times;
 mod turns;
 mod words;
 
-pub use beside::Unplaced;
 pub(super) use beside::unplaced;
+pub use beside::{MaybeShared, Unplaced};
 pub(super) use runs::elsewhere;
 
 /// The reasons for the guess. The user can check these reasons.
@@ -128,11 +129,14 @@ fn guess_of(
     let times = Times::of(listing);
     let preset = presets::telling(&paths).find_map(|preset| fits(&preset, &paths, &times, ranks));
     let guessed = preset.or_else(|| times::in_directories(&paths)).or_else(|| {
-        let of_state: Vec<&FilePath> = paths.iter().copied().filter(|path| !beside::is_beside_states(path)).collect();
-        let of_state = if of_state.is_empty() { &paths } else { &of_state };
+        let of_state = beside::of_states(&paths);
+        // While the application runs, its states may follow later.
+        if rest == Rest::IsLeft && of_state.iter().all(|path| is_image(path.name())) {
+            return None;
+        }
         let label = label_of_directory(directory);
         let guess = |paths: &[&FilePath]| from_numbers(paths, &times, &label, ranks, rest);
-        beside::with_pointer_names(guess(of_state)?, of_state, &paths, guess)
+        beside::with_pointer_names(guess(&of_state)?, &of_state, &paths, guess)
     });
     let Some((layout, explanation)) = guessed else {
         let (layout, mut explanation) = all_one_checkpoint(label_of_directory(directory));
@@ -155,14 +159,15 @@ fn guess_of(
     let is_pointer = |(path, bytes): &(&FilePath, u64)| *bytes <= POINTER_BYTES_MAX && is_pointer_name(path.name());
     let (pointers, all): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|file| is_pointer(file) && layout.place(file.0).is_none());
-    let paths: Vec<&FilePath> = all.iter().map(|(path, _)| *path).take(PATHS_MAX).collect();
-    let layout = alongside::with_files_of_the_same_numbers(layout, &paths);
+    let paths: Vec<_> = all.iter().map(|(path, _)| *path).take(PATHS_MAX).collect();
+    let layout = alongside::with_files_of_the_same_numbers(layout, &paths, &times);
     let (layout, mut explanation) = take_the_rest(layout, explanation, &paths, rest);
     explanation.lines.extend(beside::lines_of_pointers(&layout, &paths, pointers.iter().map(|(path, _)| *path)));
     weigh(layout, explanation, &all, directory, rest)
 }
 
-/// Checks whether most of the existing files belong to checkpoints of the layout. Log files are not counted.
+/// Checks whether most of the existing files belong to checkpoints of the layout. Logs are not counted, nor are pictures
+/// while the application runs.
 fn weigh(
     layout: Layout,
     mut explanation: Explanation,
@@ -180,7 +185,7 @@ fn weigh(
                 files += 1;
                 bytes += u128::from(*size);
             }
-            None if layout.may_leave(path) => {
+            None if layout.may_leave(path) || rest == Rest::IsLeft && is_image(path.name()) => {
                 logs += 1;
                 bytes_of_logs += u128::from(*size);
             }
@@ -352,6 +357,11 @@ impl<'a> Times<'a> {
         let all = |times: &[SystemTime]| listing.files.iter().zip(times.iter().copied()).collect();
         Self { created: all(created), begun: all(begun), modified: all(&listing.modified) }
     }
+
+    /// When the file was begun and last modified. `None` if a time is not known.
+    fn of_file(&self, path: &FilePath) -> Option<(SystemTime, SystemTime)> {
+        Some((*self.begun.get(path)?, *self.modified.get(path)?))
+    }
 }
 
 /// The number of a template that is the rank.
@@ -375,8 +385,8 @@ fn from_numbers(
     let templates = templates_of(paths, times);
     let one_rank = known_ranks == Some(1);
     let mut ranks: Vec<Option<RankSlot>> = templates.iter().map(|template| template.find_rank(one_rank)).collect();
-    drop_contradictions(&templates, &mut ranks);
-    adopt_ranks(&templates, &mut ranks);
+    ranks::drop_contradictions(&templates, &mut ranks);
+    ranks::adopt(&templates, &mut ranks);
     of_a_node::find(&templates, &mut ranks, known_ranks);
     of_a_node::find_only(&templates, &mut ranks, known_ranks);
     let turns = turns::Turns::remove(&templates, &mut ranks, known_ranks);
@@ -814,43 +824,6 @@ fn show(text: &[u8], slots: &[usize]) -> String {
         }
     }
     String::from_utf8_lossy(&out).into_owned()
-}
-
-/// Removes ranks that contradict the main template. The main template is the template with the most names, but a
-/// template whose rank follows a word for ranks is preferred. A number that is not the rank in the main template is
-/// not the rank in other templates with the same beginning (`d1/params.txt`, `d2/params.txt` next to `d1/p0`,
-/// `d1/p1`).
-fn drop_contradictions(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
-    let ranked = templates.iter().zip(ranks.iter()).filter_map(|(t, rank)| rank.clone().map(|rank| (t, rank)));
-    let Some((main, main_rank)) = ranked.max_by_key(|(t, rank)| (t.word(rank.slot), t.rows.len())) else { return };
-    for (template, rank) in templates.iter().zip(ranks) {
-        let contradicts = |rank: &RankSlot| {
-            let until = &template.text[..=template.position(rank.slot)];
-            main.text.starts_with(until) && !main_rank.linked.contains(&rank.slot)
-        };
-        if rank.as_ref().is_some_and(contradicts) {
-            *rank = None;
-        }
-    }
-}
-
-/// Finds ranks in templates with few names. A number is the rank if it fits the rank of another template. This means
-/// that the same letters are before both numbers, and that the number is in the range of the other template's ranks.
-fn adopt_ranks(templates: &[Template<'_>], ranks: &mut [Option<RankSlot>]) {
-    let known: BTreeMap<Vec<u8>, (u64, u64)> = templates
-        .iter()
-        .zip(ranks.iter())
-        .filter_map(|(template, rank)| rank.as_ref().map(|rank| (template, rank)))
-        .filter(|(template, rank)| template.lead(rank.slot).iter().any(u8::is_ascii_alphabetic))
-        .map(|(template, rank)| (template.lead(rank.slot).to_vec(), (rank.first, rank.ranks)))
-        .collect();
-    for (template, rank) in templates.iter().zip(ranks).filter(|(_, rank)| rank.is_none()) {
-        *rank = (0..template.slots().min(SLOTS_MAX)).rev().find_map(|slot| {
-            let &(first, ranks) = known.get(template.lead(slot))?;
-            let fits = template.rows.iter().all(|row| (first..first + ranks).contains(&number(row[slot])));
-            fits.then(|| RankSlot { slot, linked: template.linked(slot), first, ranks })
-        });
-    }
 }
 
 /// For files without ranks: whether each value of the span's last number is a checkpoint. If the values are not

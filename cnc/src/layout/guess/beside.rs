@@ -2,7 +2,7 @@
 //! older copies and unfinished files.
 
 use super::each_rank::{Placed, numbers_of, of_each_rank};
-use super::words::is_picture;
+use super::words::{is_image, is_picture};
 use super::{Explanation, Times, counted, steps};
 use crate::layout::of_job::{is_batch_output, is_settings};
 use crate::layout::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_restart_name, is_temporary, may_be_left};
@@ -10,7 +10,7 @@ use crate::layout::{Layout, Listing, Within, is_of_a_store, is_ours};
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// Minimum percentage of the files and of the bytes that must belong to the checkpoints of a guess. The other files
 /// may be logs and inputs, which lie next to nearly all checkpoints. Logs and inputs are rarely more than a quarter
@@ -43,7 +43,30 @@ pub struct Unplaced {
     pub steps: BTreeSet<u64>,
     /// The first of these files whose name says that it is a restart file.
     pub restart: Option<FilePath>,
+    /// If all checkpoints of the layout have one label: these files, at most [`SHARED_MAX`]. The application may
+    /// write such a file again with each step, as a part of the state that all ranks share.
+    pub shared: Vec<MaybeShared>,
 }
+
+/// A file without rank that may be a part of each step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MaybeShared {
+    /// Path below the watched directory.
+    pub path: FilePath,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Creation time.
+    pub created: SystemTime,
+    /// Time of the last write.
+    pub modified: SystemTime,
+    /// Whether the file was created at the same time as the files of the checkpoint, and last written at the same time.
+    pub is_of_step: bool,
+}
+
+/// Maximum number of files in [`Unplaced::shared`].
+const SHARED_MAX: usize = 1000;
+/// Maximum time between a file of a step and the files of the ranks.
+const OF_STEP: Duration = Duration::from_secs(1);
 
 impl Unplaced {
     /// Whether a checkpoint of the layout is doubtful because of these files.
@@ -57,7 +80,11 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
     let is_pointer = |(path, bytes): &&(&FilePath, u64)| *bytes <= POINTER_BYTES_MAX && is_pointer_name(path.name());
     let other = |file: &&(&FilePath, u64)| {
         let is_of_layout = layout.place(file.0).is_some() || layout.marked(file.0).is_some();
-        !is_of_layout && !is_pointer(file) && !layout.attends(file.0.name()) && !layout.may_leave(file.0)
+        !is_of_layout
+            && !is_pointer(file)
+            && !is_image(file.0.name())
+            && !layout.attends(file.0.name())
+            && !layout.may_leave(file.0)
     };
     let left: Vec<_> = all.iter().filter(other).collect();
     let bytes_of = |files: &mut dyn Iterator<Item = &(&FilePath, u64)>| files.map(|(_, size)| u128::from(*size)).sum();
@@ -65,18 +92,26 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
         [(left.len() as u128, all.len() as u128), (bytes_of(&mut left.iter().copied()), bytes_of(&mut all.iter()))];
     let times = Times::of(listing);
     let (mut placed, mut states) = (Placed::default(), States::default());
+    let (mut has_labels, mut created, mut modified) = (false, Vec::new(), Vec::new());
     for (path, _) in &all {
         if let Some(of_path) = layout.place(path) {
             states.add(path, &of_path.checkpoint, &times);
             placed.labels.insert(of_path.checkpoint);
             placed.ranks.extend(of_path.rank);
         }
-        if let Some((_, Within { rank: Some(rank), .. })) = layout.place_within(path) {
-            placed.ends.insert(path.as_bytes()[rank.end..].to_vec());
+        if let Some((_, Within { rank, label })) = layout.place_within(path) {
+            has_labels |= label.is_some();
+            if let Some(rank) = rank {
+                placed.begins.insert(path.as_bytes()[..rank.start].to_vec());
+                placed.ends.insert(path.as_bytes()[rank.end..].to_vec());
+            }
+            created.extend(times.created.get(path));
+            modified.extend(times.modified.get(path));
         }
     }
-    let of_file = |path: &&FilePath| Some((*times.begun.get(*path)?, *times.modified.get(*path)?));
-    let are_at_once = |files: &[&FilePath]| !has_pause(files.iter().map(of_file));
+    placed.have_pauses =
+        has_pause(all.iter().filter(|(path, _)| layout.place(path).is_some()).map(|(path, _)| times.of_file(path)));
+    let are_at_once = |files: &[&FilePath]| !has_pause(files.iter().map(|path| times.of_file(path)));
     let each_rank = of_each_rank(left.iter().map(|(path, _)| *path), &placed, are_at_once);
     let labels = placed.labels;
     let last_state = left.iter().any(|(path, _)| states.is_last(path, &times));
@@ -88,7 +123,20 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
         let at_most = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
         (at_most(left), at_most(all))
     });
+    let is_near = |at: SystemTime, times: &[SystemTime]| {
+        let is_after = times.iter().min().is_some_and(|first| at + OF_STEP >= *first);
+        is_after && times.iter().max().is_some_and(|last| at <= *last + OF_STEP)
+    };
+    let may_be_shared = |(path, bytes): &&&(&FilePath, u64)| {
+        let (at_first, at_last) = (*times.created.get(path)?, *times.modified.get(path)?);
+        let is_of_step = is_near(at_first, &created) && is_near(at_last, &modified);
+        let path = FilePath::clone(path);
+        Some(MaybeShared { path, bytes: *bytes, created: at_first, modified: at_last, is_of_step })
+    };
+    let shared = left.iter().filter(|(path, _)| !has_labels && !is_picture(path.name()));
+    let shared = shared.filter_map(|file| may_be_shared(&file)).take(SHARED_MAX).collect();
     left.first().map(|(first, _)| Unplaced {
+        shared,
         first: FilePath::clone(first),
         files: left.len(),
         of: all.len(),
@@ -165,10 +213,16 @@ pub(super) fn is_named_after(path: &FilePath, labels: &BTreeSet<CheckpointId>) -
     beginnings.filter(has_letter).filter(has_digit).any(|text| text.parse().is_ok_and(|label| labels.contains(&label)))
 }
 
-/// Whether this is the name of a pointer file, or of a file without which a checkpoint is whole. The numbers in such
-/// names are neither ranks nor steps of checkpoints.
+/// Whether this is the name of a pointer file, of a picture, or of a file without which a checkpoint is whole. The
+/// numbers in such names are neither ranks nor steps of checkpoints.
 pub(super) fn is_beside_states(path: &FilePath) -> bool {
-    is_pointer_name(path.name()) || may_be_left(path.as_bytes())
+    is_pointer_name(path.name()) || is_image(path.name()) || may_be_left(path.as_bytes())
+}
+
+/// The files without those of [`is_beside_states`]. If there are no others, all files.
+pub(super) fn of_states<'a>(paths: &[&'a FilePath]) -> Vec<&'a FilePath> {
+    let of_state: Vec<&FilePath> = paths.iter().copied().filter(|path| !is_beside_states(path)).collect();
+    if of_state.is_empty() { paths.to_vec() } else { of_state }
 }
 
 /// If no number in the names distinguishes checkpoints, a file such as `rank0/restart` may be a part of the state,
@@ -277,6 +331,39 @@ mod tests {
         assert!(
             lines.iter().any(|line| line.starts_with("3 pointer files")) && lines.contains(&left.into()),
             "{lines:?}"
+        );
+    }
+
+    #[test]
+    fn pictures_are_no_checkpoints_and_a_running_code_is_not_asked_about_them() {
+        for state in ["chk_#.dat", "model_#.pt", "out_#.dat"] {
+            let names = (1..=12).map(|second| (format!("frame_{second:04}.png"), 2 * second));
+            let states = (1..=3).map(|nth| (state.replace('#', &format!("{:04}", 4 * nth)), 8 * nth));
+            let files: Vec<(String, u64)> = names.chain(states).collect();
+            let (layout, _, listing) = guess(&files);
+            let placed: Vec<String> =
+                listing.files.iter().filter(|path| layout.place(path).is_some()).map(ToString::to_string).collect();
+            let expected: Vec<String> = files[12..].iter().map(|(name, _)| name.clone()).collect();
+            assert_eq!(placed, expected);
+            assert_eq!(unplaced(&layout, &listing), None, "{state}");
+        }
+    }
+
+    #[test]
+    fn files_without_rank_beside_overwritten_files_of_ranks_may_be_shared_parts_of_each_step() {
+        let ranks = (0..3).map(|rank| (format!("rank{rank}/field.bin"), 100));
+        let others = [("global.bin", 100), ("inputs/mesh.bin", 10), ("energy.log", 100), ("table.csv", 100)];
+        let files: Vec<_> = ranks.chain(others.map(|(name, second)| (name.to_owned(), second))).collect();
+        let (layout, _, listing) = guess(&files);
+        let shared = unplaced(&layout, &listing).expect("files are left out").shared;
+        let shared: Vec<_> = shared.iter().map(|file| (file.path.to_string(), file.is_of_step)).collect();
+        assert_eq!(shared, [("global.bin".to_owned(), true), ("inputs/mesh.bin".to_owned(), false)]);
+        let steps = (1..=3).flat_map(|step| (0..3).map(move |rank| (format!("step_{step}/rank{rank}.bin"), 10 * step)));
+        let (layout, _, listing) = guess(&steps.chain([("global.bin".to_owned(), 30)]).collect::<Vec<_>>());
+        assert_eq!(
+            unplaced(&layout, &listing).expect("a file is left out").shared,
+            [],
+            "steps have names of their own"
         );
     }
 

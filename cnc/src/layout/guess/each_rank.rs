@@ -1,8 +1,9 @@
 //! Finds files that each rank has written, and that a layout leaves out. The ranks need such files for a restart, also
 //! if the files are few and small.
 //!
-//! Three signs show that a number is the number of a rank: a word for ranks before the number, as in `rng_rank0`; the
-//! number of a checkpoint elsewhere in the name, as in `part_0004_0`; or the end of the name. If names such as
+//! Four signs show that a number is the number of a rank: a word for ranks before the number, as in `rng_rank0`; the
+//! same beginning of the path as in the files of the ranks, as in `fold_1/best` beside `fold_1/epoch_4`; the number of a
+//! checkpoint elsewhere in the name, as in `part_0004_0`; or the end of the name. If names such as
 //! `mesh0.h5` end like the names of the ranks' files in checkpoints, and the files were written at once, each rank has
 //! probably written one of them.
 
@@ -41,8 +42,12 @@ struct Family {
 pub(super) struct Placed {
     pub ranks: BTreeSet<Rank>,
     pub labels: BTreeSet<CheckpointId>,
+    /// The texts before the numbers of ranks in the names.
+    pub begins: BTreeSet<Vec<u8>>,
     /// The texts after the numbers of ranks in the names.
     pub ends: BTreeSet<Vec<u8>>,
+    /// Whether there was a pause while these files were written.
+    pub have_pauses: bool,
 }
 
 /// The texts before and after a number of a name.
@@ -55,7 +60,7 @@ pub(super) fn of_each_rank<'a>(
     placed: &Placed,
     are_at_once: impl Fn(&[&FilePath]) -> bool,
 ) -> EachRank {
-    let Placed { ranks, labels, ends } = placed;
+    let Placed { ranks, labels, begins, ends, have_pauses } = placed;
     if ranks.len() < 2 {
         return EachRank::default();
     }
@@ -69,14 +74,15 @@ pub(super) fn of_each_rank<'a>(
             let mut others =
                 numbers.iter().enumerate().filter(|(other, _)| *other != nth).map(|(_, (_, value))| *value);
             let step = others.find(|value| steps.contains(value));
-            if step.is_some() || is_rank_word(&path.as_bytes()[..at.start]) {
+            let before = &path.as_bytes()[..at.start];
+            if step.is_some() || is_rank_word(before) || begins.contains(before) {
                 let family = families.entry((shape.clone(), nth)).or_default();
                 family.values.insert(*value);
                 family.steps.extend(step);
                 family.has_none |= step.is_none();
                 family.has_picture |= is_picture(path.name());
             } else if ends.contains(&path.as_bytes()[at.end..]) && !is_picture(path.name()) {
-                let around = (&path.as_bytes()[..at.start], &path.as_bytes()[at.end..]);
+                let around = (before, &path.as_bytes()[at.end..]);
                 plain.entry(around).or_default().insert(*value, path);
             }
         }
@@ -90,7 +96,9 @@ pub(super) fn of_each_rank<'a>(
     let are_plain = plain.values().any(|files| {
         let values: BTreeSet<u64> = files.keys().copied().collect();
         // The names of outputs for analysis, such as `plot1` and `plot2`, often have the numbers of the checkpoints.
-        are_ranks(&values) && !values.is_subset(&steps) && are_at_once(&files.values().copied().collect::<Vec<_>>())
+        // There is then a pause between them, as between the checkpoints.
+        let may_be_outputs = values.is_subset(&steps) && !have_pauses;
+        are_ranks(&values) && !may_be_outputs && are_at_once(&files.values().copied().collect::<Vec<_>>())
     });
     EachRank {
         are_there: !found.is_empty() || are_plain,
@@ -135,7 +143,8 @@ mod tests {
     /// Three ranks with files such as `ckpt_0004.0` and `ckpt_0004.0.h5`.
     fn placed() -> Placed {
         let labels = ["ckpt_0004", "ckpt_0005"].map(|label| label.parse().expect("valid")).into();
-        Placed { ranks: (0..3).map(Rank).collect(), labels, ends: [Vec::new(), b".h5".to_vec()].into() }
+        let ends = [Vec::new(), b".h5".to_vec()].into();
+        Placed { ranks: (0..3).map(Rank).collect(), labels, ends, ..Placed::default() }
     }
 
     fn found(left: &[&str]) -> (bool, Vec<u64>) {
@@ -153,6 +162,22 @@ mod tests {
         assert_eq!(found(&["slice_0", "slice_1", "slice_2"]), (false, vec![]), "no word for ranks");
         assert_eq!(found(&["plot_0004", "plot_0005"]), (false, vec![]));
         assert_eq!(found(&["run.txt", "99999999999999999999999"]), (false, vec![]));
+    }
+
+    #[test]
+    fn files_of_each_rank_are_found_although_the_checkpoints_have_the_same_numbers() {
+        let labels = ["1", "2", "3"].map(|label| format!("epoch_{label}").parse().expect("valid"));
+        let of = |have_pauses: bool, left: &[&str]| {
+            let left: Vec<FilePath> = left.iter().map(|name| FilePath::new(name.as_bytes()).expect("valid")).collect();
+            let (begins, ends) = ([b"fold_".to_vec()].into(), [b".dat".to_vec()].into());
+            let ranks = (0..3).map(Rank).collect();
+            let placed = Placed { ranks, labels: labels.clone().into(), begins, ends, have_pauses };
+            of_each_rank(left.iter(), &placed, |_| true).are_of_all
+        };
+        let (rng, best) =
+            (["rng.1.dat", "rng.2.dat", "rng.3.dat"], ["fold_1/best.pt", "fold_2/best.pt", "fold_3/best.pt"]);
+        assert!(of(true, &rng) && !of(false, &rng), "one file of each checkpoint has the pauses of the checkpoints");
+        assert!(of(false, &best) && !of(false, &best[..2]));
     }
 
     #[test]

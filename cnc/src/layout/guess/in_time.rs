@@ -5,8 +5,8 @@
 
 use super::directories::slots_within;
 use super::steps::{SERIES_MIN, is_counted};
-use super::words::is_of_time;
-use super::{CHECKPOINT_WORDS, Template, Word, grids, number, show, tokenize};
+use super::words::{is_loose, is_of_time};
+use super::{CHECKPOINT_WORDS, SLOT, Template, Word, grids, number, show, tokenize};
 use crate::layout::pointers::may_be_left;
 use crate::layout::{Layout, Within};
 use mcrengine::ids::{CheckpointId, FilePath};
@@ -89,6 +89,8 @@ fn families_of<'a>(
 /// number shows that the checkpoints are no ranks: several files are often copied at once. But if each checkpoint has a
 /// file `restart.0` and its older copy `backup-restart.0`, only a word that names no kind of file shows this. Such a
 /// word is also enough if the job has only one rank.
+///
+/// Other short numbers without such a word, as in `fort.10` and `fort.20`, may be the numbers of parts.
 fn may_be_ranks(families: &[Family<'_>], ranks: Option<u32>) -> Option<String> {
     let mut labels: BTreeMap<&CheckpointId, usize> = BTreeMap::new();
     let files = || families.iter().flat_map(|family| &family.files);
@@ -108,17 +110,20 @@ fn may_be_ranks(families: &[Family<'_>], ranks: Option<u32>) -> Option<String> {
         let slot = varying.next()?;
         let is_linked = |other: usize| template.linked(slot).contains(&other);
         let values = family.values(slot);
-        let is_only = varying.all(is_linked) && values.len() == files.len() && is_counted(&values);
+        let are_counted = is_counted(&values);
+        let is_only = varying.all(is_linked) && values.len() == files.len();
+        let may_be = is_only && (are_counted || family.may_be_parts(slot));
         let is_said = if has_copies { template.is_clear(slot) } else { template.word(slot) == Word::Checkpoint };
         let is_step = !is_one_each && is_said || ranks == Some(1) && template.is_clear(slot);
-        (is_only && !is_step && are_quick(files.iter().map(|file| (&file.label, file.created)))).then(|| {
+        (may_be && !is_step && family.are_checkpoints_quick()).then(|| {
             format!(
                 "{} and {} other files differ only in a number, and most of them were begun within 1 s of another: \
-                 they may be the ranks of one checkpoint, or one checkpoint each. Say with --layout what the number \
+                 they may be the {} of one checkpoint, or one checkpoint each. Say with --layout what the number \
                  is: for ranks {{checkpoint}}_{{rank}}.h5 or a similar pattern, for checkpoints a pattern without \
                  {{rank}}, or \"single\" for all files as one checkpoint",
                 files[0].path,
-                files.len() - 1
+                files.len() - 1,
+                if are_counted { "ranks" } else { "parts" }
             )
         })
     })
@@ -156,6 +161,17 @@ impl<'a> Family<'a> {
         self.varying(self.of_label.iter().copied())
     }
 
+    /// Whether this number may be the number of a part, such as the unit of a Fortran file: no word shows that it is a
+    /// step, it has at most three digits, the first of which is not 0, and it is no fraction as in `a_1.5`.
+    fn may_be_parts(&self, slot: usize) -> bool {
+        let is_short = |digits: &[u8]| digits.len() <= 3 && digits.first() != Some(&b'0');
+        let says_step = |slot| self.template.word(slot) == Word::Checkpoint && !is_loose(&self.template.letters(slot));
+        let is_said = self.template.linked(slot).into_iter().any(says_step);
+        let before = &self.template.text[..self.template.position(slot)];
+        let is_fraction = before.strip_suffix(b".").is_some_and(|before| before.ends_with(&[SLOT]));
+        !is_said && !is_fraction && self.template.rows.iter().all(|row| is_short(row[slot]))
+    }
+
     fn are_checkpoints_quick(&self) -> bool {
         are_quick(self.files.iter().map(|file| (&file.label, file.created)))
     }
@@ -165,13 +181,16 @@ impl<'a> Family<'a> {
     fn grid_asks(&self, ranks: Option<u32>) -> Option<String> {
         let (rank, of_checkpoints) = (self.rank?, self.of_checkpoints());
         let [slot] = of_checkpoints[..] else { return None };
-        let may_be = is_counted(&self.values(slot)) && !self.template.is_clear(slot);
+        let may_be = !self.template.is_clear(slot) && (is_counted(&self.values(slot)) || self.may_be_parts(slot));
         let is_known = ranks.is_some_and(|ranks| self.values(rank).len() == ranks as usize);
         // A checkpoint often has its own directory, and the numbers of a grid of processes are in one name.
         let between = slot.min(rank)..slot.max(rank);
         let position = |slot| self.template.position(slot);
         let has_directory = self.template.text[position(between.start)..position(between.end)].contains(&b'/');
-        let is_said = is_known || has_directory || self.template.word(rank) == Word::Rank || self.have_pauses();
+        // A number without letters, directly after the number of a rank, may be the second number of a grid.
+        let is_bare = self.template.letters(slot).is_empty();
+        let is_rank = self.template.word(rank) == Word::Rank && !is_bare;
+        let is_said = is_known || has_directory || is_rank || self.have_pauses();
         (may_be && !is_said && self.are_checkpoints_quick()).then(|| {
             format!(
                 "the number # in {} would be the number of the checkpoint, but most of these {} checkpoints were \
@@ -435,6 +454,46 @@ mod tests {
             let series = files(form, &[100, 200, 300], &of_one(&[7]));
             let (layout, explanation) = guess(&series);
             assert_eq!((explanation.asks, placed(&layout, &series).len()), (None, 3), "{form}");
+        }
+    }
+
+    #[test]
+    fn the_second_number_of_a_grid_is_no_checkpoint_although_a_word_for_ranks_is_before_the_first_number() {
+        let tiles = |form: &str, first: &[u64], second: &[u64], pause_ms: u64| -> Vec<(String, u64)> {
+            let name = |x: &u64, y: &u64| form.replace('X', &x.to_string()).replace('Y', &y.to_string());
+            let numbered = second.iter().zip(0..).flat_map(|(y, nth)| first.iter().map(move |x| (x, y, nth)));
+            numbered.map(|(x, y, nth)| (name(x, y), nth * pause_ms)).collect()
+        };
+        for (form, first, second) in [
+            ("tile_X_Y.bin", &[1, 2, 3][..], &[1, 2][..]),
+            ("proc_0X_0Y/u.dat", &[0, 1, 2], &[0, 1]),
+            ("spinX_Y.bin", &[1, 2], &[128, 256]),
+        ] {
+            assert_asks(&tiles(form, first, second, 2), "begun within 1 s of another");
+            assert_eq!(guess(&tiles(form, first, second, 5_000)).1.asks, None, "{form}: these are steps");
+        }
+    }
+
+    #[test]
+    fn files_with_short_numbers_that_were_written_at_once_are_not_several_checkpoints() {
+        let files = |names: &[&str], pause_ms: u64| -> Vec<(String, u64)> {
+            names.iter().zip(0..).map(|(name, nth)| ((*name).to_owned(), nth * pause_ms)).collect()
+        };
+        for names in [
+            &["fort.10", "fort.20", "fort.30"][..],
+            &["fort.11", "fort.12", "fort.13", "fort.21"],
+            &["T300/state.bin", "T350/state.bin", "T400/state.bin"],
+            &["w25/a", "w25/b", "w50/a", "w50/b"],
+        ] {
+            assert_asks(&files(names, 30), "they may be the parts of one checkpoint");
+        }
+        for (names, pause_ms) in [
+            (&["fort.10", "fort.20", "fort.30"][..], 2_000),
+            (&["step_10.dat", "step_20.dat", "step_30.dat"], 30),
+            (&["u.0010", "u.0020", "u.0030"], 30),
+            (&["melt.1000", "melt.2000", "melt.3000"], 30),
+        ] {
+            assert_eq!(guess(&files(names, pause_ms)).1.asks, None, "{names:?}");
         }
     }
 

@@ -83,6 +83,11 @@ pub(super) fn is_of_step_directory(word: &[u8]) -> bool {
     CHECKPOINT_WORDS.contains(&word) && !is_of_kind(word) && !LOOSE_WORDS.contains(&word)
 }
 
+/// Whether a number after this word may be something else than a step: `T300` and `T350` may be two temperatures.
+pub(super) fn is_loose(word: &[u8]) -> bool {
+    LOOSE_WORDS.contains(&word)
+}
+
 /// Words before the number of a part of the state, such as a variable.
 pub(super) const PART_WORDS: &[&[u8]] = &[
     b"var",
@@ -114,11 +119,23 @@ pub(super) const PART_WORDS: &[&[u8]] = &[
     b"dim",
 ];
 
-/// Endings of the names of pictures, films and tables that people make from checkpoints.
-const PICTURES: [&[u8]; 11] =
-    [b".png", b".jpg", b".jpeg", b".gif", b".pdf", b".eps", b".svg", b".mp4", b".txt", b".csv", b".html"];
+/// Endings of the names of pictures and films.
+const IMAGES: [&[u8]; 8] = [b".png", b".jpg", b".jpeg", b".gif", b".pdf", b".eps", b".svg", b".mp4"];
 
-pub(super) fn is_picture(name: &[u8]) -> bool {
+/// Endings of the names of tables that people make from checkpoints.
+const TABLES: [&[u8]; 3] = [b".txt", b".csv", b".html"];
+
+fn ends_with(name: &[u8], ends: &[&[u8]]) -> bool {
     let name = name.to_ascii_lowercase();
-    PICTURES.iter().any(|end| name.ends_with(end))
+    ends.iter().any(|end| name.ends_with(end))
+}
+
+/// Whether a file is a picture or a film. No code restarts from such a file.
+pub(super) fn is_image(name: &[u8]) -> bool {
+    ends_with(name, &IMAGES)
+}
+
+/// Whether a file is a picture, a film or a table.
+pub(super) fn is_picture(name: &[u8]) -> bool {
+    is_image(name) || ends_with(name, &TABLES)
 }
