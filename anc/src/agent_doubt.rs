@@ -34,6 +34,12 @@ pub(crate) fn doubt_of_agent(rank: Rank, doubt: fetch::Doubt) -> Doubt {
                     .to_owned(),
             );
         }
+        fetch::Doubt::FoundAfterEnd => {
+            "the file names show no checkpoints, so the files were saved only after the application had ended, and \
+             nothing showed that it had succeeded: it is uncertain whether the files are whole and of one step. Give \
+             --layout, for example --layout single"
+                .to_owned()
+        }
         fetch::Doubt::NotClosed => not_closed(&format!("of {rank}")),
         fetch::Doubt::Deleted => format!(
             "the application wrote files of {rank} again after the files of this checkpoint were committed and \

@@ -463,6 +463,8 @@ pub enum Doubt {
     Deleted,
     /// The number of ranks was counted in the files of an application that may have failed.
     Counted,
+    /// The files were found only after the end of an application that may have failed.
+    FoundAfterEnd,
 }
 
 /// The files that a guessed layout leaves out, as a part of all files that the application has written. All numbers

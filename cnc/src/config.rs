@@ -344,6 +344,9 @@ pub struct CncConfig {
     /// Whether the number of ranks was counted in the files of an application that may have failed. Not a key of the
     /// configuration.
     pub are_ranks_uncertain: bool,
+    /// Whether the agent starts only after the end of an application that may have failed, because the file names show
+    /// no checkpoints. Not a key of the configuration.
+    pub is_after_failure: bool,
     /// Files that were written so shortly before the start that their times do not show it, and their modification
     /// times. The application has not written these files.
     pub written_before: BTreeMap<FilePath, SystemTime>,
@@ -518,6 +521,7 @@ impl CncOptions {
                 .map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)),
             has_ended_well: false,
             are_ranks_uncertain: false,
+            is_after_failure: false,
             written_before: BTreeMap::new(),
             leave_out: Vec::new(),
         })
