@@ -550,6 +550,9 @@ impl Both {
         };
         if is_known {
             self.start_agent().await?;
+            if let Some(node) = &mut self.node {
+                node.watches().await;
+            }
         }
         let mut application = match Application::start(command, &self.config.watch) {
             Ok(application) => application,
@@ -639,6 +642,7 @@ impl Both {
                     // The files may be only a part of a checkpoint.
                     self.config.are_ranks_uncertain = may_have_failed
                         && (!is_known || !is_counted && counted::set(&mut self.config, &layout, true).await);
+                    self.config.is_after_failure = may_have_failed && is_whole;
                     self.node = Some(NodeAgent::start(self.config.clone(), layout, Some(self.store.clone()))?);
                 }
                 LastLayout::Nothing => {}

@@ -40,6 +40,13 @@ impl NodeAgent {
         Ok(Self { config, layout, store, running, told: 0 })
     }
 
+    /// Waits until the agent has seen the files that exist, for a limited time.
+    pub async fn watches(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.agent.watches().await;
+        }
+    }
+
     /// Asks the agent to commit all files that were written before this call. Does not wait for the answer.
     pub fn flush(&self, request: FlushRequest) {
         if let Some(running) = &self.running {

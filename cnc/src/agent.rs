@@ -41,6 +41,7 @@ use saved::Saved;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use task::{Captured, Core, HeldRank, Link, ToDelete};
 use tokio::sync::{mpsc, oneshot};
 
@@ -78,6 +79,7 @@ pub struct Agent {
     sessions: Sessions,
     ended: tokio::task::JoinHandle<Drained>,
     links: Vec<tokio::task::JoinHandle<()>>,
+    first_scan: Option<oneshot::Receiver<()>>,
 }
 
 impl Agent {
@@ -113,7 +115,9 @@ impl Agent {
         options.since_ns = state.files.values().map(|was| was.changed_ns).max().map_or(began_ns, |at| at.min(began_ns));
         let before = Arc::new(Before::new(config.watch.clone(), layout.clone(), began_ns));
         let watched = Watcher::spawn(&config.watch, layout, options);
-        let (events, watcher) = watched.map_err(|source| AgentError::Watch { path: config.watch.clone(), source })?;
+        let (events, mut watcher) =
+            watched.map_err(|source| AgentError::Watch { path: config.watch.clone(), source })?;
+        let first_scan = watcher.first_scan();
         let (began_ns, (news_to, news)) = (steady_ns(), mpsc::channel(NEWS_MAX));
         let sessions = Sessions::default();
         let (links, link_tasks) = (config.aggregators.iter().enumerate())
@@ -178,7 +182,15 @@ impl Agent {
             saved: Saved::default(),
         };
         let ended = tokio::spawn(core.run(events, news, done, to_flush, stopped));
-        Ok(Self { stop, flushes, sessions, ended, links: link_tasks })
+        Ok(Self { stop, flushes, sessions, ended, links: link_tasks, first_scan })
+    }
+
+    /// Waits until the agent has seen the files that exist, at most [`FIRST_SCAN_MAX`]. If the application starts later,
+    /// the agent sees the order in which the application writes its first files.
+    pub async fn watches(&mut self) {
+        if let Some(first_scan) = self.first_scan.take() {
+            let _ = tokio::time::timeout(FIRST_SCAN_MAX, first_scan).await;
+        }
     }
 
     /// The channel that accepts flush requests while the agent runs.
@@ -215,6 +227,8 @@ impl Agent {
     }
 }
 
+/// Maximum time to wait for the first scan of a directory.
+const FIRST_SCAN_MAX: Duration = Duration::from_secs(10);
 /// Maximum number of remembered rejections. A remembered rejection is logged only once. If this number is reached,
 /// every rejection is logged.
 const GIVEN_UP_MAX: usize = 16 << 10;
@@ -373,7 +387,7 @@ impl Core {
         let (verdicts, left_out, before) =
             (Arc::clone(&self.verdicts), self.left_out.clone(), Arc::clone(&self.before));
         let (done, is_final) = (self.done_to.clone(), self.has_ended_well && self.before.is_later(&ready));
-        let are_ranks_uncertain = self.config.are_ranks_uncertain;
+        let CncConfig { are_ranks_uncertain, is_after_failure, .. } = self.config;
         let was_deleted = self.deleted.iter().any(|(label, rank)| (label, *rank) == (&ready.checkpoint, ready.rank));
         tokio::task::spawn_blocking(move || {
             let left = left_out.and_then(|left_out| left_out.doubt(&ready.checkpoint));
@@ -385,6 +399,7 @@ impl Core {
                 () if left.is_some() => (v1::Doubt::LeftOut, None),
                 () if was_deleted => (v1::Doubt::Deleted, None),
                 () if are_ranks_uncertain => (v1::Doubt::Counted, None),
+                () if is_after_failure => (v1::Doubt::FoundAfterEnd, None),
                 () => (v1::Doubt::None, None),
             };
             let left_out = left.map(|left| v1::LeftOut {

@@ -40,7 +40,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// Options of a watcher.
 #[derive(Clone, Debug)]
@@ -197,6 +197,7 @@ pub enum WatchError {
 pub struct Watcher {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    first_scan: Option<oneshot::Receiver<()>>,
 }
 
 #[derive(Debug)]
@@ -241,12 +242,20 @@ impl Watcher {
     ) -> Result<(mpsc::Receiver<WatchEvent>, Self), WatchError> {
         let (events, receiver) = mpsc::channel(options.queue.max(1));
         let (wait, wake) = io::pipe().map_err(WatchError::Start)?;
+        let (scanned, first_scan) = oneshot::channel();
         let mut core = Core::new(root, layout, options, events, wake.try_clone().map_err(WatchError::Start)?)?;
+        core.scanned = Some(scanned);
         let shared = Arc::new(Shared { requests: Mutex::default(), wake });
         let requests = Arc::clone(&shared);
         let run = move || core.run(&wait, &requests);
         let thread = std::thread::Builder::new().name("mcr-watch".into()).spawn(run).map_err(WatchError::Start)?;
-        Ok((receiver, Self { shared, thread: Some(thread) }))
+        Ok((receiver, Self { shared, thread: Some(thread), first_scan: Some(first_scan) }))
+    }
+
+    /// The receiver that gets a message when the first scan has ended, and all files that it found at rest were
+    /// examined. From then on, no change is missed. `None` after the first call.
+    pub fn first_scan(&mut self) -> Option<oneshot::Receiver<()>> {
+        self.first_scan.take()
     }
 
     /// Scans the whole directory now.
@@ -388,6 +397,8 @@ struct Core {
     scans: u64,
     /// Whether the first scan has ended.
     is_begun: bool,
+    /// Gets a message when the first scan has ended, and all files that it found at rest were examined.
+    scanned: Option<oneshot::Sender<()>>,
     rescan_ms: Option<u64>,
     /// Directories that cannot be read, relative to the root.
     unreadable: BTreeMap<PathBuf, UnreadableHere>,
@@ -459,6 +470,7 @@ impl Core {
             blind: false,
             scans: 0,
             is_begun: false,
+            scanned: None,
             rescan_ms: Some(0),
             unreadable: BTreeMap::new(),
             retry_ms: None,
@@ -544,6 +556,12 @@ impl Core {
             self.look(path, Hint::Scan);
         }
         self.conclude();
+        if self.is_begun
+            && self.examine.is_empty()
+            && let Some(scanned) = self.scanned.take()
+        {
+            let _ = scanned.send(()); // sending fails only if nobody waits
+        }
         let deliver_ms = self.deliver();
         let examine_ms = (!self.examine.is_empty()).then_some(now_ms);
         let report_ms = self.report();
