@@ -6,7 +6,7 @@
 //! the steps. So if no file was written for longer than the longest gap, all files are of one step.
 //!
 //! If one process writes long after the others, the longest gap is within the step. The first contents of the files
-//! show which files are written first in a step, and the same gap between the same files shows that this order is kept.
+//! show which files are written first in a step.
 
 use mcrengine::ids::{FilePath, Rank};
 use mcrengine::turns::{WrittenFile, are_alike, are_named_in_turn, are_sets_in_turn, may_be_used_in_turn};
@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Minimum time at rest, in percent of the longest time between two files of the checkpoint.
 const REST_PERCENT: i128 = 125;
+/// A gap between two files is long if this number of gaps is longer than the time from one step to the next.
+const AMBIGUOUS: i128 = 5;
 /// Maximum number of files whose previous times are known. With more files, those of removed files are forgotten.
 const VERSIONS_MAX: usize = 4096;
 /// Maximum time for which a checkpoint that changes again and again is not announced, in multiples of the longest
@@ -57,7 +59,10 @@ enum First {
 /// What the order of the first contents says about the present contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
+    /// Some of the first contents may be older than the watcher.
     Unknown,
+    /// The files are not always written in the same order, or with the same gaps.
+    Unclear,
     /// All files are of one step.
     Whole,
     /// Some files are of the next step. The other files follow after about this time, in nanoseconds.
@@ -140,14 +145,14 @@ impl Rewrites {
         }
     }
 
-    /// Divides the files of a step at the longest gap between their first contents. If the gap between the two parts is
-    /// still about as long, each step is written in this order.
+    /// Divides the files of a step at the longest gap between their first contents. If there is still a gap between the
+    /// two parts, each step is written in this order.
     fn order(&self, step: &[WrittenFile<'_>], cycle_ns: i128) -> Order {
         let firsts = step.iter().map(|file| Some((self.first_ns(file)?, file)));
         let Some(mut firsts) = firsts.collect::<Option<Vec<_>>>() else { return Order::Unknown };
         firsts.sort_unstable_by_key(|(first_ns, _)| *first_ns);
         let gaps = firsts.windows(2).map(|pair| pair[1].0 - pair[0].0).enumerate();
-        let Some((last, gap_ns)) = gaps.max_by_key(|(_, gap_ns)| *gap_ns) else { return Order::Unknown };
+        let Some((last, gap_ns)) = gaps.max_by_key(|(_, gap_ns)| *gap_ns) else { return Order::Unclear };
         let (early, late) = firsts.split_at(last + 1);
         let late_ns = late.iter().map(|(_, file)| file.at_ns).min().unwrap_or(0);
         let is_ahead = |file: &WrittenFile<'_>| file.at_ns > late_ns;
@@ -155,12 +160,22 @@ impl Rewrites {
             true => self.previous_ns(file),
             false => Some(file.at_ns),
         });
-        let is_same_gap = early_ns.max().is_some_and(|early_ns| are_alike(late_ns - early_ns, gap_ns));
-        // If the gap is nearly a whole cycle, the first content of a part may be of an earlier step.
+        // All early files were written since the late files of the step before.
+        let are_rewritten = || {
+            let before = late.iter().map(|(_, file)| self.previous_ns(file)).collect::<Option<Vec<_>>>();
+            let before_ns = before.and_then(|before| before.into_iter().max());
+            before_ns.is_some_and(|before_ns| early.iter().all(|(_, file)| file.at_ns > before_ns))
+        };
+        let Some(now_ns) = early_ns.max().map(|early_ns| late_ns - early_ns) else { return Order::Unclear };
         match () {
-            () if !is_same_gap || gap_ns * 10 > cycle_ns * 9 => Order::Unknown,
-            () if early.iter().any(|(_, file)| is_ahead(file)) => Order::Mixed(gap_ns),
-            () => Order::Whole,
+            // If the gap is nearly a whole cycle, the late files are written at once with the early files, or before
+            // them, and the first content of a file was of an earlier step.
+            () if now_ns <= 0 || now_ns * 10 > cycle_ns * 9 => Order::Unclear,
+            // The first files were written nearly at once, in an order by chance.
+            () if gap_ns * 5 < now_ns => Order::Unclear,
+            () if early.iter().any(|(_, file)| is_ahead(file)) => Order::Mixed(gap_ns.max(now_ns)),
+            () if are_rewritten() => Order::Whole,
+            () => Order::Unclear,
         }
     }
 
@@ -193,11 +208,14 @@ impl Rewrites {
         let is_regular = are_alike(longest_ns, before_ns);
         let are_partners = if is_regular { may_be_used_in_turn } else { are_named_in_turn };
         let are_in_turn = are_sets_in_turn(&step, are_partners);
-        let order = if are_in_turn { Order::Unknown } else { self.order(&step, cycle_ns) };
+        let order = if are_in_turn { Order::Unclear } else { self.order(&step, cycle_ns) };
+        // If the order is not known, a long gap within the step may be the pause, and the pause such a gap.
+        let is_ambiguous = order == Order::Unknown && longest_ns * AMBIGUOUS > cycle_ns;
         let needed_ns = match order {
-            Order::Unknown if are_in_turn => times().filter(|ns| !are_alike(*ns, longest_ns)).max().unwrap_or(0),
+            Order::Unclear if are_in_turn => times().filter(|ns| !are_alike(*ns, longest_ns)).max().unwrap_or(0),
             Order::Whole if longest_ns > before_ns => 0,
-            Order::Unknown | Order::Whole => longest_ns,
+            Order::Unknown if is_ambiguous => longest_ns.max(before_ns),
+            Order::Unknown | Order::Unclear | Order::Whole => longest_ns,
             Order::Mixed(gap_ns) => gap_ns.max(longest_ns),
         };
         let needed_ms = ms_of(needed_ns * REST_PERCENT / 100);
@@ -208,7 +226,9 @@ impl Rewrites {
         let rested_ms = now_ms.saturating_sub(written_ms);
         let was_pause = before_ns > longest_ns && !is_regular;
         let is_doubtful = match order {
-            Order::Unknown => !are_in_turn && !was_pause && rested_ms < needed_ms,
+            // The application may have been killed within a step: no rest shows that the files are of one step.
+            Order::Unknown if is_ambiguous => true,
+            Order::Unknown | Order::Unclear => !are_in_turn && !was_pause && rested_ms < needed_ms,
             Order::Whole => false,
             // An application that was killed never writes the other files.
             Order::Mixed(_) => true,
@@ -231,7 +251,12 @@ mod tests {
     /// The time at rest that the checkpoint needs after these writes, in milliseconds, and whether there is doubt
     /// without this rest. Each write is a name and a time in milliseconds. The longest quiet time is 30 s.
     fn rest(writes: &[(&str, i64)]) -> (u64, bool) {
-        let (mut rewrites, mut now) = (Rewrites::default(), BTreeMap::new());
+        rest_of(writes, false)
+    }
+
+    /// `is_joined`: the files existed when the watcher began.
+    fn rest_of(writes: &[(&str, i64)], is_joined: bool) -> (u64, bool) {
+        let (mut rewrites, mut now) = (Rewrites { is_joined, ..Rewrites::default() }, BTreeMap::new());
         for (name, at_ms) in writes {
             let path = FilePath::new(name.as_bytes()).expect("valid");
             if let Some(before_ns) = now.insert(path.clone(), at_ms * 1_000_000) {
@@ -313,6 +338,11 @@ mod tests {
         assert_eq!(after(&step(0), &step(1_900)), (0, false));
         assert_eq!(after(&step(0), &[step(1_900), step(3_800)].concat()), (0, false));
         assert_eq!(after(&step(0), &[&step(1_900)[..], &[("restart.0", 3_800)]].concat()), (1_875, true));
+        // If the agent began later, it cannot know whether 0.4 s or 1.5 s is the pause.
+        let joined = |writes: &[(&'static str, i64)]| rest_of(writes, true);
+        assert_eq!(joined(&[&step(0)[..], &[("restart.0", 1_900)]].concat()), (1_875, true));
+        assert_eq!(joined(&[step(0), step(1_900)].concat()), (1_875, true));
+        assert_eq!(joined(&[step(0), step(60_000)].concat()), (1_875, false), "the pause is far longer");
         // If the process wrote its first file in a step before, the first files do not show the order.
         let late = [("restart.0", 0), ("restart.1", 1_900), ("restart.0", 1_902)];
         let step = |at: i64| [("restart.1", at), ("restart.0", at + 2)];
