@@ -367,7 +367,8 @@ impl Readiness {
                 let usual = self.usual.get(&rank);
                 let may_be_cut = processes.may_have_cut(&files);
                 let is_cut = usual_of(&files).is_cut(usual);
-                let is_less = is_cut || complete && !enough && usual_of(&files).lacks(usual);
+                let is_less =
+                    is_cut || complete && !enough && usual_of(&files).lacks(usual, gathered.has_shrunk(rank, &files));
                 if (complete || enough) && !self.needs_marker && is_less {
                     // The rank waits for a file that may be missing. If the file appeared after the announcement of
                     // the rank, the rank would have to be announced again under the same name.
@@ -447,7 +448,10 @@ impl Readiness {
                     continue;
                 }
                 let (of_files, usual) = (usual_of(&files), self.usual.get(rank));
-                let is_fewer = || !self.needs_marker && (of_files.lacks(usual) || of_files.is_cut(usual));
+                let is_fewer = || {
+                    !self.needs_marker
+                        && (of_files.lacks(usual, gathered.has_shrunk(*rank, &files)) || of_files.is_cut(usual))
+                };
                 let why = match () {
                     () if self.needs_marker && !gathered.marked => Why::Marker,
                     () if is_quiet && is_fewer() => Why::Fewer,
@@ -467,13 +471,7 @@ impl Readiness {
         let bytes = usual.bytes;
         usual.appends = gathered.announced.get(&ready.rank).is_some_and(|reported| reported.bytes < bytes);
         if let Some(before) = self.usual.get(&ready.rank) {
-            usual.appends |= before.appends;
-            if before.files == usual.files {
-                usual.checkpoints = before.checkpoints.saturating_add(1);
-            }
-            if before.bytes == usual.bytes {
-                usual.same_bytes = before.same_bytes.saturating_add(1);
-            }
+            usual = usual.after(before);
         }
         self.usual.insert(ready.rank, usual);
         let of_rank = self.pointers.range_mut(pointers_of(ready.rank));
@@ -546,6 +544,11 @@ impl Gathered {
             (last_ms + quiet_ms).min(most_ms)
         });
         expected_ms.max(at_rest_ms)
+    }
+
+    /// Whether the rank has fewer bytes than in its last report of this checkpoint.
+    fn has_shrunk(&self, rank: Rank, files: &[SettledFile]) -> bool {
+        self.announced.get(&rank).is_some_and(|reported| usual_of(files).bytes < reported.bytes)
     }
 
     /// Judges whether the checkpoint must be at rest for longer, because the application writes its files again.
@@ -697,6 +700,16 @@ mod tests {
         r.without_quiet_times(None);
         assert_eq!(announce(&mut r, 60_000), []);
         assert_eq!(r.waiting(60_000, 9).iter().map(|waiting| waiting.why).collect::<Vec<_>>(), [Why::Fewer]);
+    }
+
+    #[test]
+    fn a_rank_that_overwrites_its_file_with_varying_lengths_does_not_wait() {
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        for (step, bytes) in [100, 110, 95, 130, 90, 66, 100, 140, 70].into_iter().enumerate() {
+            let at_ms = step as u64 * 60_000;
+            r.put(at_ms, &id("state"), Some(Rank(0)), &path("state/0"), Some(print(bytes, at_ms as i64)));
+            assert_eq!(announce(&mut r, at_ms + 500), [(0, 1, step > 0)], "step {step}");
+        }
     }
 
     #[test]

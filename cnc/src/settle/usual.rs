@@ -3,11 +3,16 @@
 /// Number of successive checkpoints with the same number of files after which fewer files are doubtful.
 const REGULAR_MIN: u32 = 2;
 
+/// Number of checkpoints whose lengths are compared with the next one. The lengths of some codes vary.
+const LAST: usize = 4;
+
 /// Number of files and bytes that a rank writes for a checkpoint.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usual {
     pub(super) files: usize,
     pub(super) bytes: u64,
+    /// Number of bytes in the last checkpoints, the newest first. 0 if there were fewer checkpoints.
+    pub(super) last_bytes: [u64; LAST],
     /// Number of successive checkpoints with this number of files.
     pub(super) checkpoints: u32,
     /// Number of successive checkpoints with this number of bytes.
@@ -20,14 +25,34 @@ impl Usual {
     /// The state after one checkpoint with files of these lengths, in bytes.
     pub(super) fn of(lengths: impl ExactSizeIterator<Item = u64>) -> Self {
         let files = lengths.len();
-        Self { files, bytes: lengths.fold(0, u64::saturating_add), checkpoints: 1, same_bytes: 1, appends: false }
+        let bytes = lengths.fold(0, u64::saturating_add);
+        let mut last_bytes = [0; LAST];
+        last_bytes[0] = bytes;
+        Self { files, bytes, last_bytes, checkpoints: 1, same_bytes: 1, appends: false }
     }
 
-    /// Whether the rank has fewer files than `before`, or less than half of the bytes. Such a rank may still be
-    /// writing. If the application pauses while it writes, the rank needs nine tenths of the bytes.
-    pub(super) fn lacks(&self, before: Option<&Self>) -> bool {
+    /// The state after a further checkpoint. `before`: the state before it.
+    pub(super) fn after(self, before: &Self) -> Self {
+        let mut after = self;
+        after.appends |= before.appends;
+        after.last_bytes[1..].copy_from_slice(&before.last_bytes[..LAST - 1]);
+        if before.files == self.files {
+            after.checkpoints = before.checkpoints.saturating_add(1);
+        }
+        if before.bytes == self.bytes {
+            after.same_bytes = before.same_bytes.saturating_add(1);
+        }
+        after
+    }
+
+    /// Whether the rank has fewer files than `before`, or less than half of the bytes of each of the last checkpoints.
+    /// Such a rank may still be writing. If the application pauses while it writes, the rank needs nine tenths of the
+    /// bytes. `has_shrunk`: the rank has fewer bytes than in its last report of the same checkpoint, so it has begun to
+    /// write the files again.
+    pub(super) fn lacks(&self, before: Option<&Self>, has_shrunk: bool) -> bool {
         before.is_some_and(|before| {
-            let least = if before.appends { before.bytes - before.bytes / 10 } else { before.bytes / 2 };
+            let usual = before.last_bytes.iter().copied().filter(|bytes| *bytes > 0).min().unwrap_or(0);
+            let least = if before.appends && !has_shrunk { before.bytes - before.bytes / 10 } else { usual / 2 };
             self.files < before.files || self.bytes < least
         })
     }

@@ -7,7 +7,7 @@ use super::directories::slots_within;
 use super::steps::{SERIES_MIN, is_counted};
 use super::words::{is_loose, is_of_time};
 use super::{CHECKPOINT_WORDS, SLOT, Template, Word, grids, number, show, tokenize};
-use crate::layout::pointers::may_be_left;
+use crate::layout::pointers::{is_restart_name, may_be_left};
 use crate::layout::{Layout, Within};
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::{BTreeMap, BTreeSet};
@@ -162,14 +162,15 @@ impl<'a> Family<'a> {
     }
 
     /// Whether this number may be the number of a part, such as the unit of a Fortran file: no word shows that it is a
-    /// step, it has at most three digits, the first of which is not 0, and it is no fraction as in `a_1.5`.
+    /// step or that the files are restart files, it has at most three digits, the first of which is not 0, and it is no fraction as in `a_1.5`.
     fn may_be_parts(&self, slot: usize) -> bool {
         let is_short = |digits: &[u8]| digits.len() <= 3 && digits.first() != Some(&b'0');
         let says_step = |slot| self.template.word(slot) == Word::Checkpoint && !is_loose(&self.template.letters(slot));
         let is_said = self.template.linked(slot).into_iter().any(says_step);
         let before = &self.template.text[..self.template.position(slot)];
         let is_fraction = before.strip_suffix(b".").is_some_and(|before| before.ends_with(&[SLOT]));
-        !is_said && !is_fraction && self.template.rows.iter().all(|row| is_short(row[slot]))
+        let are_restarts = self.files.iter().any(|file| is_restart_name(file.path.as_bytes()));
+        !is_said && !is_fraction && !are_restarts && self.template.rows.iter().all(|row| is_short(row[slot]))
     }
 
     fn are_checkpoints_quick(&self) -> bool {
