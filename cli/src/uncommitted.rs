@@ -58,7 +58,8 @@ pub fn report_agent(drained: &mcr_cnc::agent::Drained, state: Option<(&JobId, &S
             why = first.why, "not committed: these paths cannot be read"
         );
     }
-    report(drained.uncommitted.len() + drained.unreadable.len(), drained.failed)
+    let all = "ended; all announced files are committed";
+    report(drained.uncommitted.len() + drained.unreadable.len(), drained.failed, all)
 }
 
 /// Logs the groups that the aggregator did not commit. Returns whether all written files are committed.
@@ -69,10 +70,12 @@ pub fn report_aggregator(drained: &mcr_anc::Drained) -> bool {
         let missing = RankRanges(&left.missing);
         tracing::error!(%job, %checkpoint, group, missing_ranks = %missing, why, "not committed");
     }
-    report(drained.uncommitted.len(), drained.failed)
+    // Groups that were abandoned earlier were reported then.
+    report(drained.uncommitted.len(), drained.failed, "ended; no group waits for its commit")
 }
 
-fn report(named: usize, failed: bool) -> bool {
+/// `all`: the line if nothing is left.
+fn report(named: usize, failed: bool, all: &str) -> bool {
     if failed {
         tracing::error!(
             exit_status = NOT_COMMITTED,
@@ -87,7 +90,7 @@ fn report(named: usize, failed: bool) -> bool {
              job, save the files that still exist with mcr save: mcr restart moves newer files aside"
         );
     } else {
-        tracing::info!("ended; all announced files are committed");
+        tracing::info!("{all}");
     }
     named == 0 && !failed
 }
