@@ -69,16 +69,38 @@ pub(super) fn doubt_of_times(
     })
 }
 
-/// The reason why it is uncertain whether the files of all ranks are of one step. In the first content of this run,
-/// ranks or groups wrote their files about half a step apart or more, and now they wrote their files in another order.
-/// Then the files of two steps may be nearer in time than the files of one step. `None` if there is no doubt.
+/// The reason why it is uncertain whether the files of all ranks are of one step. In the first content of this run or
+/// of the first run, ranks or groups wrote their files about half a step apart or more, and now they wrote their files
+/// in another order. Then the files of two steps may be nearer in time than the files of one step. `None` if there is
+/// no doubt.
 pub(super) fn doubt_of_lag(
     label: &CheckpointId,
     own: &[Manifest],
     (taken, joined): (&[Taken], Option<&Taken>),
     written: Written<'_>,
 ) -> Option<Doubt> {
-    let first = own.iter().find(|own| own.incarnation == written.incarnation)?;
+    let is_of_run = |own: &&Manifest| own.incarnation == written.incarnation;
+    // If the length of a step is known from earlier runs, the first content of this run may have files of two steps.
+    let firsts = [own.iter().find(is_of_run), own.iter().find(|own| !is_of_run(own) && own.doubt.is_none())];
+    let lags = firsts.into_iter().flatten().filter_map(|first| Some((lag_ms(first, (taken, joined), written)?, first)));
+    let (lag_ms, first) = lags.max_by_key(|(lag_ms, _)| *lag_ms)?;
+    let step_ms = step_ms(own, written.newest_ms)?;
+    // The time since the first content may be longer than a step, and a run that lacks contents shows longer steps.
+    let lags = if usual_step_ms(own).is_some() && is_of_run(&first) { 2 } else { 3 };
+    let is_long = lag_ms > ONE_STEP_MS && lag_ms.saturating_mul(lags) >= step_ms && lag_ms < step_ms;
+    (may_be_reused(label) && is_long).then(|| {
+        Doubt::of_step(format!(
+            "the name {label} has no number, so the code may overwrite it; the ranks wrote the files of {} {:.1} s \
+             apart, and now in another order: it is uncertain whether the files are of one step",
+            first.checkpoint,
+            lag_ms as f64 / 1000.0
+        ))
+    })
+}
+
+/// The time from the first to the last files of an earlier content, in milliseconds, if other ranks or groups were the
+/// last ones then.
+fn lag_ms(first: &Manifest, (taken, joined): (&[Taken], Option<&Taken>), written: Written<'_>) -> Option<i64> {
     let mut ranks_ms: BTreeMap<Rank, i64> = BTreeMap::new();
     for file in first.files.iter().filter(|file| file.kind.is_regular()) {
         let newest_ms = ranks_ms.entry(file.rank).or_insert(i64::MIN);
@@ -94,19 +116,7 @@ pub(super) fn doubt_of_lag(
         let now_ms = now_ms.saturating_sub(written.newest_ms);
         (then_ms.signum() != now_ms.signum()).then_some(then_ms.saturating_abs())
     });
-    let lag_ms = of_ranks_ms.into_iter().chain(of_groups_ms).max()?;
-    let step_ms = step_ms(own, written.newest_ms)?;
-    // The time since the first content may be longer than a step.
-    let lags = if usual_step_ms(own).is_some() { 2 } else { 3 };
-    let is_long = lag_ms > ONE_STEP_MS && lag_ms.saturating_mul(lags) >= step_ms && lag_ms < step_ms;
-    (may_be_reused(label) && is_long).then(|| {
-        Doubt::of_step(format!(
-            "the name {label} has no number, so the code may overwrite it; the ranks wrote the files of {} {:.1} s \
-             apart, and now in another order: it is uncertain whether the files are of one step",
-            first.checkpoint,
-            lag_ms as f64 / 1000.0
-        ))
-    })
+    of_ranks_ms.into_iter().chain(of_groups_ms).max()
 }
 
 /// The reason why it is uncertain whether this group's files belong to the step of the other groups. There is doubt if
@@ -165,11 +175,43 @@ mod tests {
     use super::super::steps::tests::{WRITTEN, taken};
     use super::*;
     use crate::hub::tests::manifest_of;
+    use mcrengine::header::FileKind;
+    use mcrengine::ids::{Digest, FilePath};
+    use mcrengine::manifest::ManifestFile;
 
     /// A content of this group, written at this time in milliseconds.
     fn own(nth: usize, at_ms: i64) -> Manifest {
         let id = format!("restart.h5~{}", nth + 2).parse().expect("valid");
         Manifest { written_unix_ms: at_ms, ..manifest_of(&id) }
+    }
+
+    #[test]
+    fn ranks_that_wrote_in_another_order_in_the_first_run_are_doubtful_after_a_restart() {
+        // A step takes 3 s. In the first run, rank 1 wrote its files 2 s after rank 0.
+        let content = |nth: usize, at_ms: i64, ranks_ms: [i64; 2]| {
+            let file = |(rank, ms): (u32, i64)| ManifestFile {
+                path: FilePath::new(format!("restart.{rank}").as_bytes()).expect("valid"),
+                rank: Rank(rank),
+                bytes: 1,
+                kind: FileKind::Regular,
+                modified_ns: ms * 1_000_000,
+                digest: Digest([0; 32]),
+            };
+            Manifest { files: [(0, ranks_ms[0]), (1, ranks_ms[1])].map(file).into(), ..own(nth, at_ms) }
+        };
+        let of_first_run = [content(0, 2_000, [0, 2_000]), content(1, 5_000, [3_000, 5_000])];
+        let doubt = |ranks_ms: [i64; 2], of_first_run: &[Manifest]| {
+            let ranks_ms = [(Rank(0), ranks_ms[0]), (Rank(1), ranks_ms[1])];
+            let newest_ms = ranks_ms[0].1.max(ranks_ms[1].1);
+            let written = Written { incarnation: 1, newest_ms, ranks_ms: &ranks_ms, ..WRITTEN };
+            doubt_of_lag(&"restart.h5".parse().expect("valid"), of_first_run, (&[], None), written).is_some()
+        };
+        assert!(doubt([33_000, 32_000], &of_first_run), "step 11 of rank 0 and step 10 of rank 1");
+        assert!(!doubt([30_000, 32_000], &of_first_run), "the same order");
+        let quick = [content(0, 100, [0, 100]), content(1, 3_100, [3_000, 3_100])];
+        assert!(!doubt([33_000, 32_900], &quick), "no rank was late");
+        let doubtful = of_first_run.map(|own| Manifest { doubt: Some(Doubt::of_step(String::new())), ..own });
+        assert!(!doubt([33_000, 32_000], &doubtful), "the order of a doubtful content is not known");
     }
 
     #[test]
