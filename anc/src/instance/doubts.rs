@@ -1,6 +1,6 @@
 //! The reasons why it is uncertain whether the files of a content are of one step.
 
-use super::steps::{Taken, Written, may_be_reused, step_ms, usual_step_ms};
+use super::steps::{Taken, Written, may_be_reused, step_ms};
 use mcrengine::ids::{CheckpointId, Grouping, Rank};
 use mcrengine::manifest::{Doubt, Manifest};
 use std::collections::BTreeMap;
@@ -70,7 +70,7 @@ pub(super) fn doubt_of_times(
 }
 
 /// The reason why it is uncertain whether the files of all ranks are of one step. In the first content of this run or
-/// of the first run, ranks or groups wrote their files about half a step apart or more, and now they wrote their files
+/// of the first run, ranks or groups wrote their files a third of a step apart or more, and now they wrote their files
 /// in another order. Then the files of two steps may be nearer in time than the files of one step. `None` if there is
 /// no doubt.
 pub(super) fn doubt_of_lag(
@@ -85,9 +85,8 @@ pub(super) fn doubt_of_lag(
     let lags = firsts.into_iter().flatten().filter_map(|first| Some((lag_ms(first, (taken, joined), written)?, first)));
     let (lag_ms, first) = lags.max_by_key(|(lag_ms, _)| *lag_ms)?;
     let step_ms = step_ms(own, written.newest_ms)?;
-    // The time since the first content may be longer than a step, and a run that lacks contents shows longer steps.
-    let lags = if usual_step_ms(own).is_some() && is_of_run(&first) { 2 } else { 3 };
-    let is_long = lag_ms > ONE_STEP_MS && lag_ms.saturating_mul(lags) >= step_ms && lag_ms < step_ms;
+    // If contents are missing, the time between two contents is longer than a step.
+    let is_long = lag_ms > ONE_STEP_MS && lag_ms.saturating_mul(3) >= step_ms && lag_ms < step_ms;
     (may_be_reused(label) && is_long).then(|| {
         Doubt::of_step(format!(
             "the name {label} has no number, so the code may overwrite it; the ranks wrote the files of {} {:.1} s \
