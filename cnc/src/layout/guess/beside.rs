@@ -43,7 +43,7 @@ pub struct Unplaced {
     pub steps: BTreeSet<u64>,
     /// The first of these files whose name says that it is a restart file.
     pub restart: Option<FilePath>,
-    /// If all checkpoints of the layout have one label: these files, at most [`SHARED_MAX`]. The application may
+    /// If all checkpoints of the layout have one label: these files, at most 1000. The application may
     /// write such a file again with each step, as a part of the state that all ranks share.
     pub shared: Vec<MaybeShared>,
 }
