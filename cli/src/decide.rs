@@ -239,7 +239,7 @@ impl<'a> Decider<'a> {
         let state_file = match &self.args.state {
             Some(state_file) => state_file.clone(),
             None => {
-                let config = Settings::find_config().ok()?.unwrap_or_default();
+                let config = Settings::find_config().ok().flatten().unwrap_or_default();
                 config.state_file(Some(self.job.to_string())).ok()?
             }
         };
