@@ -4,11 +4,17 @@ use super::*;
 
 /// Runs a shell script under `mcr run` without a layout and without the number of ranks. Returns the log.
 fn run_guessing(dir: &Path, script: &str, status: i32) -> String {
+    run_without_layout(dir, &[], script, status)
+}
+
+/// Runs a shell script under `mcr run` with these options, and without a layout. Returns the log.
+fn run_without_layout(dir: &Path, options: &[&str], script: &str, status: i32) -> String {
     let watch = dir.join("out");
     std::fs::create_dir_all(&watch).expect("made");
     let mut command = mcr();
-    command.args(["run", "--job", "job", "--create", "--store"]).arg(dir.join("store")).arg("--state");
-    command.arg(dir.join("state")).arg("--watch").arg(&watch).current_dir(watch).args(["--", "sh", "-c", script]);
+    command.args(["run", "--job", "job", "--create", "--store"]).arg(dir.join("store")).args(options);
+    command.arg("--state").arg(dir.join("state")).arg("--watch").arg(&watch).current_dir(watch);
+    command.args(["--", "sh", "-c", script]);
     String::from_utf8_lossy(&run(&mut command, status).stderr).into_owned()
 }
 
@@ -129,6 +135,34 @@ fn the_last_step_of_several_groups_is_saved_also_if_one_rank_writes_longer_than_
     for rank in 0..4 {
         let read = |dir: &Path| std::fs::read(dir.join(format!("state.rank_{rank}.txt"))).expect("there");
         assert!(read(&back) == read(&out), "rank {rank}: {}", String::from_utf8_lossy(&log));
+    }
+}
+
+#[test]
+fn a_file_of_all_ranks_that_a_guess_leaves_out_beside_overwritten_files_makes_doubt_and_a_log_does_not() {
+    // The log is older than the first step.
+    let script = |shared: &str| {
+        format!(
+            "echo begin > energy.dat; sleep 1.5; for s in 1 2 3; do for r in 0 1 2; do mkdir -p rank$r; \
+             head -c 20000 /dev/urandom > rank$r/field.bin; done; echo step $s >> energy.dat; {shared}; sleep 2.5; done"
+        )
+    };
+    for (shared, is_doubtful) in [("head -c 9000 /dev/urandom > global.bin", true), ("true", false)] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let status = if is_doubtful { 5 } else { 0 };
+        let log = run_without_layout(dir.path(), &["--ranks", "3"], &script(shared), status);
+        assert_eq!(!doubtful(dir.path()).is_empty(), is_doubtful, "{shared}: {log}");
+    }
+}
+
+#[test]
+fn the_files_of_a_killed_application_whose_names_show_no_checkpoints_are_doubtful() {
+    for (end, status) in [("kill -9 $$", 137), ("exit 0", 0)] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let steps = "for s in 1 2; do echo step $s > model.pt; sleep 0.5; [ $s = 2 ] || echo step $s > opt.pt; \
+                     sleep 0.5; done;";
+        run_without_layout(dir.path(), &["--ranks", "1"], &format!("{steps} {end}"), status);
+        assert_eq!(!doubtful(dir.path()).is_empty(), status != 0, "{end}");
     }
 }
 
