@@ -20,8 +20,14 @@ const PAUSE_FACTOR: u32 = 20;
 /// Looks from time to time for files that belong to no checkpoint.
 pub(super) struct LeftOut {
     look: Look,
-    last: Mutex<Option<Looked>>,
-    shared: Mutex<Shared>,
+    looks: Mutex<Looks>,
+}
+
+/// The last look, and what the looks before have shown.
+#[derive(Default)]
+struct Looks {
+    last: Option<Looked>,
+    shared: Shared,
 }
 
 /// The files of [`Unplaced::shared`] in earlier looks.
@@ -66,7 +72,7 @@ struct Looked {
 
 impl LeftOut {
     pub(super) fn new(look: Look) -> Arc<Self> {
-        Arc::new(Self { look, last: Mutex::new(None), shared: Mutex::default() })
+        Arc::new(Self { look, looks: Mutex::default() })
     }
 
     /// The files that the layout leaves out, if they make a checkpoint doubtful, see [`Unplaced::makes_doubtful`]. The
@@ -76,7 +82,7 @@ impl LeftOut {
     }
 
     fn left(&self, label: &CheckpointId) -> Option<Unplaced> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let Looks { last, shared } = &mut *self.looks.lock().unwrap_or_else(PoisonError::into_inner);
         let pause = |last: &Looked| match last.of == *label {
             true => PAUSE_MIN.max(last.took * PAUSE_FACTOR),
             false => last.took * PAUSE_FACTOR,
@@ -87,7 +93,6 @@ impl LeftOut {
         let began = Instant::now();
         let mut left = (self.look)();
         if let Some(left) = &mut left {
-            let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
             left.makes_doubt |= shared.has_part(&std::mem::take(&mut left.shared));
         }
         *last = Some(Looked { of: label.clone(), at: Instant::now(), took: began.elapsed(), left: left.clone() });

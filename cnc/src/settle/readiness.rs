@@ -366,9 +366,10 @@ impl Readiness {
                 let enough = self.files_per_rank.is_some_and(|needed| files.len() as u64 >= u64::from(needed));
                 let usual = self.usual.get(&rank);
                 let may_be_cut = processes.may_have_cut(&files);
-                let is_cut = usual_of(&files).is_cut(usual);
-                let is_less =
-                    is_cut || complete && !enough && usual_of(&files).lacks(usual, gathered.has_shrunk(rank, &files));
+                let of_files = usual_of(&files);
+                let is_cut = of_files.is_cut(usual);
+                let has_shrunk = gathered.has_shrunk(rank, of_files);
+                let is_less = is_cut || complete && !enough && of_files.lacks(usual, has_shrunk);
                 if (complete || enough) && !self.needs_marker && is_less {
                     // The rank waits for a file that may be missing. If the file appeared after the announcement of
                     // the rank, the rank would have to be announced again under the same name.
@@ -388,7 +389,7 @@ impl Readiness {
                     continue;
                 }
                 if complete || enough {
-                    let lacks_files = !enough && usual_of(&files).lacks_files(self.usual.get(&rank));
+                    let lacks_files = !enough && of_files.lacks_files(usual);
                     let is_cut = is_cut && !processes.vouch_for(&files);
                     let has_less = !self.needs_marker && (is_cut || lacks_files);
                     let doubt_ns = doubt_ns.filter(|_| !processes.vouch_for(&files));
@@ -450,7 +451,7 @@ impl Readiness {
                 let (of_files, usual) = (usual_of(&files), self.usual.get(rank));
                 let is_fewer = || {
                     !self.needs_marker
-                        && (of_files.lacks(usual, gathered.has_shrunk(*rank, &files)) || of_files.is_cut(usual))
+                        && (of_files.lacks(usual, gathered.has_shrunk(*rank, of_files)) || of_files.is_cut(usual))
                 };
                 let why = match () {
                     () if self.needs_marker && !gathered.marked => Why::Marker,
@@ -468,7 +469,7 @@ impl Readiness {
     pub fn announced(&mut self, ready: &ReadyRank) {
         let gathered = self.checkpoints.entry(ready.checkpoint.clone()).or_default();
         let mut usual = usual_of(&ready.files);
-        let bytes = usual.bytes;
+        let bytes = usual.bytes();
         usual.appends = gathered.announced.get(&ready.rank).is_some_and(|reported| reported.bytes < bytes);
         if let Some(before) = self.usual.get(&ready.rank) {
             usual = usual.after(before);
@@ -547,8 +548,8 @@ impl Gathered {
     }
 
     /// Whether the rank has fewer bytes than in its last report of this checkpoint.
-    fn has_shrunk(&self, rank: Rank, files: &[SettledFile]) -> bool {
-        self.announced.get(&rank).is_some_and(|reported| usual_of(files).bytes < reported.bytes)
+    fn has_shrunk(&self, rank: Rank, now: Usual) -> bool {
+        self.announced.get(&rank).is_some_and(|reported| now.bytes() < reported.bytes)
     }
 
     /// Judges whether the checkpoint must be at rest for longer, because the application writes its files again.

@@ -9,14 +9,13 @@ const LAST: usize = 4;
 /// Number of files and bytes that a rank writes for a checkpoint.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usual {
-    pub(super) files: usize,
-    pub(super) bytes: u64,
+    files: usize,
     /// Number of bytes in the last checkpoints, the newest first. 0 if there were fewer checkpoints.
-    pub(super) last_bytes: [u64; LAST],
+    last_bytes: [u64; LAST],
     /// Number of successive checkpoints with this number of files.
-    pub(super) checkpoints: u32,
+    checkpoints: u32,
     /// Number of successive checkpoints with this number of bytes.
-    pub(super) same_bytes: u32,
+    same_bytes: u32,
     /// Whether a reported checkpoint of the rank grew after its report. The application then pauses while it writes.
     pub(super) appends: bool,
 }
@@ -25,10 +24,14 @@ impl Usual {
     /// The state after one checkpoint with files of these lengths, in bytes.
     pub(super) fn of(lengths: impl ExactSizeIterator<Item = u64>) -> Self {
         let files = lengths.len();
-        let bytes = lengths.fold(0, u64::saturating_add);
         let mut last_bytes = [0; LAST];
-        last_bytes[0] = bytes;
-        Self { files, bytes, last_bytes, checkpoints: 1, same_bytes: 1, appends: false }
+        last_bytes[0] = lengths.fold(0, u64::saturating_add);
+        Self { files, last_bytes, checkpoints: 1, same_bytes: 1, appends: false }
+    }
+
+    /// Number of bytes in the last checkpoint.
+    pub(super) fn bytes(&self) -> u64 {
+        self.last_bytes[0]
     }
 
     /// The state after a further checkpoint. `before`: the state before it.
@@ -39,7 +42,7 @@ impl Usual {
         if before.files == self.files {
             after.checkpoints = before.checkpoints.saturating_add(1);
         }
-        if before.bytes == self.bytes {
+        if before.bytes() == self.bytes() {
             after.same_bytes = before.same_bytes.saturating_add(1);
         }
         after
@@ -52,15 +55,15 @@ impl Usual {
     pub(super) fn lacks(&self, before: Option<&Self>, has_shrunk: bool) -> bool {
         before.is_some_and(|before| {
             let usual = before.last_bytes.iter().copied().filter(|bytes| *bytes > 0).min().unwrap_or(0);
-            let least = if before.appends && !has_shrunk { before.bytes - before.bytes / 10 } else { usual / 2 };
-            self.files < before.files || self.bytes < least
+            let least = if before.appends && !has_shrunk { before.bytes() - before.bytes() / 10 } else { usual / 2 };
+            self.files < before.files || self.bytes() < least
         })
     }
 
     /// Whether the rank has fewer bytes than `before`, although the number of bytes was the same in several
     /// checkpoints. If a process was killed, its last file is probably cut.
     pub(super) fn is_cut(&self, before: Option<&Self>) -> bool {
-        before.is_some_and(|before| self.bytes < before.bytes && before.same_bytes >= REGULAR_MIN)
+        before.is_some_and(|before| self.bytes() < before.bytes() && before.same_bytes >= REGULAR_MIN)
     }
 
     /// Whether the rank has fewer files than `before`, although the number of files was the same in several

@@ -9,6 +9,7 @@ use crate::layout::pointers::{POINTER_BYTES_MAX, is_pointer_name, is_restart_nam
 use crate::layout::{Layout, Listing, Within, is_of_a_store, is_ours};
 use mcrengine::ids::{CheckpointId, FilePath};
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -92,7 +93,7 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
         [(left.len() as u128, all.len() as u128), (bytes_of(&mut left.iter().copied()), bytes_of(&mut all.iter()))];
     let times = Times::of(listing);
     let (mut placed, mut states) = (Placed::default(), States::default());
-    let (mut has_labels, mut created, mut modified) = (false, Vec::new(), Vec::new());
+    let (mut has_labels, mut created, mut written) = (false, Vec::new(), Vec::new());
     for (path, _) in &all {
         if let Some(of_path) = layout.place(path) {
             states.add(path, &of_path.checkpoint, &times);
@@ -105,12 +106,13 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
                 placed.begins.insert(path.as_bytes()[..rank.start].to_vec());
                 placed.ends.insert(path.as_bytes()[rank.end..].to_vec());
             }
-            created.extend(times.created.get(path));
-            modified.extend(times.modified.get(path));
+            created.extend(times.created.get(path).copied());
+            written.push(times.of_file(path));
         }
     }
-    placed.have_pauses =
-        has_pause(all.iter().filter(|(path, _)| layout.place(path).is_some()).map(|(path, _)| times.of_file(path)));
+    let modified = written.iter().flatten().map(|(_, modified)| *modified);
+    let (created, modified) = (around(created.into_iter()), around(modified));
+    placed.have_pauses = has_pause(written.into_iter());
     let are_at_once = |files: &[&FilePath]| !has_pause(files.iter().map(|path| times.of_file(path)));
     let each_rank = of_each_rank(left.iter().map(|(path, _)| *path), &placed, are_at_once);
     let labels = placed.labels;
@@ -123,13 +125,11 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
         let at_most = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
         (at_most(left), at_most(all))
     });
-    let is_near = |at: SystemTime, times: &[SystemTime]| {
-        let is_after = times.iter().min().is_some_and(|first| at + OF_STEP >= *first);
-        is_after && times.iter().max().is_some_and(|last| at <= *last + OF_STEP)
-    };
+    let is_in =
+        |at, times: &Option<RangeInclusive<SystemTime>>| times.as_ref().is_some_and(|times| times.contains(&at));
     let may_be_shared = |(path, bytes): &&&(&FilePath, u64)| {
         let (at_first, at_last) = (*times.created.get(path)?, *times.modified.get(path)?);
-        let is_of_step = is_near(at_first, &created) && is_near(at_last, &modified);
+        let is_of_step = is_in(at_first, &created) && is_in(at_last, &modified);
         let path = FilePath::clone(path);
         Some(MaybeShared { path, bytes: *bytes, created: at_first, modified: at_last, is_of_step })
     };
@@ -147,6 +147,12 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
         steps: each_rank.steps.into_iter().chain(newest.iter().flat_map(numbers_of)).collect(),
         restart: restart.map(|(path, _)| FilePath::clone(path)),
     })
+}
+
+/// The time from the first to the last of these times, with [`OF_STEP`] before and after. `None` if there is no time.
+fn around(times: impl Iterator<Item = SystemTime> + Clone) -> Option<RangeInclusive<SystemTime>> {
+    let (first, last) = (times.clone().min()?, times.max()?);
+    Some(first.checked_sub(OF_STEP)?..=last.checked_add(OF_STEP)?)
 }
 
 /// Words in the name of the state that an application writes when it ends.
@@ -360,11 +366,8 @@ mod tests {
         assert_eq!(shared, [("global.bin".to_owned(), true), ("inputs/mesh.bin".to_owned(), false)]);
         let steps = (1..=3).flat_map(|step| (0..3).map(move |rank| (format!("step_{step}/rank{rank}.bin"), 10 * step)));
         let (layout, _, listing) = guess(&steps.chain([("global.bin".to_owned(), 30)]).collect::<Vec<_>>());
-        assert_eq!(
-            unplaced(&layout, &listing).expect("a file is left out").shared,
-            [],
-            "steps have names of their own"
-        );
+        let shared = unplaced(&layout, &listing).expect("a file is left out").shared;
+        assert_eq!(shared, [], "each step has another name");
     }
 
     #[test]
