@@ -24,8 +24,8 @@ pub(crate) fn doubt_of_agent(rank: Rank, doubt: fetch::Doubt) -> Doubt {
             ));
         }
         fetch::Doubt::Fewer => format!(
-            "{rank} has fewer files or bytes than in the checkpoints before, and wrote no more: it is uncertain whether \
-             the checkpoint has all files of its step, and whether these are whole"
+            "{rank} has fewer files or bytes than in the checkpoints before, and wrote no more: it is uncertain \
+             whether the checkpoint has all files of its step, and whether these files are whole"
         ),
         fetch::Doubt::Counted => {
             return Doubt::of_ranks(

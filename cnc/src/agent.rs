@@ -185,8 +185,8 @@ impl Agent {
         Ok(Self { stop, flushes, sessions, ended, links: link_tasks, first_scan })
     }
 
-    /// Waits until the agent has seen the files that exist, at most 10 s. If the application starts later,
-    /// the agent sees the order in which the application writes its first files.
+    /// Waits until the agent has seen the files that exist, for a limited time. If the application starts later, the
+    /// agent sees in which order the application writes its first files.
     pub async fn watches(&mut self) {
         if let Some(first_scan) = self.first_scan.take() {
             let _ = tokio::time::timeout(FIRST_SCAN_MAX, first_scan).await;

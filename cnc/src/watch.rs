@@ -253,7 +253,7 @@ impl Watcher {
     }
 
     /// The receiver that gets a message when the first scan has ended, and all files that it found at rest were
-    /// examined. From then on, no change is missed. `None` after the first call.
+    /// examined. `None` after the first call.
     pub fn first_scan(&mut self) -> Option<oneshot::Receiver<()>> {
         self.first_scan.take()
     }

@@ -166,8 +166,8 @@ fn guess_of(
     weigh(layout, explanation, &all, directory, rest)
 }
 
-/// Checks whether most of the existing files belong to checkpoints of the layout. Logs are not counted, nor are pictures
-/// while the application runs.
+/// Checks whether most of the existing files belong to checkpoints of the layout. Logs are not counted. Pictures are
+/// not counted while the application runs.
 fn weigh(
     layout: Layout,
     mut explanation: Explanation,

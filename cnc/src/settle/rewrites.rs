@@ -61,7 +61,7 @@ enum First {
 enum Order {
     /// Some of the first contents may be older than the watcher.
     Unknown,
-    /// The files are not always written in the same order, or with the same gaps.
+    /// The first contents show no order, or the present contents are not in this order.
     Unclear,
     /// All files are of one step.
     Whole,

@@ -2,8 +2,8 @@
 //! if the files are few and small.
 //!
 //! Four signs show that a number is the number of a rank: a word for ranks before the number, as in `rng_rank0`; the
-//! same beginning of the path as in the files of the ranks, as in `fold_1/best` beside `fold_1/epoch_4`; the number of a
-//! checkpoint elsewhere in the name, as in `part_0004_0`; or the end of the name. If names such as
+//! same text before the number as in the files of the ranks, as in `fold_1/best` beside `fold_1/epoch_4`; the number of
+//! a checkpoint elsewhere in the name, as in `part_0004_0`; or the end of the name. If names such as
 //! `mesh0.h5` end like the names of the ranks' files in checkpoints, and the files were written at once, each rank has
 //! probably written one of them.
 

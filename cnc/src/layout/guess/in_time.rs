@@ -162,7 +162,8 @@ impl<'a> Family<'a> {
     }
 
     /// Whether this number may be the number of a part, such as the unit of a Fortran file: no word shows that it is a
-    /// step or that the files are restart files, it has at most three digits, the first of which is not 0, and it is no fraction as in `a_1.5`.
+    /// step or that the files are restart files, it has at most three digits and does not begin with 0, and it is no
+    /// fraction as in `a_1.5`.
     fn may_be_parts(&self, slot: usize) -> bool {
         let is_short = |digits: &[u8]| digits.len() <= 3 && digits.first() != Some(&b'0');
         let says_step = |slot| self.template.word(slot) == Word::Checkpoint && !is_loose(&self.template.letters(slot));
