@@ -442,6 +442,9 @@ pub struct Announced {
     /// With [`Doubt::Rewriting`]: when the newest of the replaced contents was written, by the agent's steady clock.
     /// `None` if this is unknown.
     pub replaced_clock_ns: Option<i64>,
+    /// The time from the rank's content before to this content, in milliseconds. `None` if the application replaced no
+    /// content of this run.
+    pub interval_ms: Option<i64>,
     /// Whether the application had ended with success before the agent read the files.
     pub is_final: bool,
     /// The lease for the memory of the announcement. The bytes are returned when the last copy is dropped.

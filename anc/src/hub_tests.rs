@@ -110,6 +110,7 @@ impl Site {
             kept_time_ns: 0,
             doubt: None,
             replaced_clock_ns: None,
+            interval_ms: None,
             is_final: false,
             room: None,
         };
@@ -306,6 +307,7 @@ fn the_checkpoints_that_the_application_wrote_first_make_room_and_not_those_that
             kept_time_ns: 0,
             doubt: None,
             replaced_clock_ns: None,
+            interval_ms: None,
             is_final: false,
             room: None,
         };

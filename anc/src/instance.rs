@@ -13,6 +13,7 @@ use crate::group::Key;
 use crate::names::Names;
 use crate::rewritten::{Rewritten, first_written_after, rewritten};
 use doubts::{ONE_STEP_MS, doubt_of, doubt_of_drift, doubt_of_joining, doubt_of_lag, doubt_of_times};
+use in_step::{InStep, doubt_of_rank};
 use mcrengine::container::ReadError;
 use mcrengine::header::{FileHeader, FileKind};
 use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId, Rank};
@@ -25,6 +26,7 @@ use std::time::Duration;
 use steps::{Taken, step_ms, usual_step_ms};
 
 mod doubts;
+mod in_step;
 mod steps;
 
 pub use steps::{Written, may_be_reused};
@@ -145,6 +147,7 @@ pub fn choose_instance(
     });
     let doubt = doubt.or_else(|| doubt_of_times(&key.label, grouping, &own, written));
     let doubt = doubt.or_else(|| doubt_of_lag(&key.label, &own, (&taken, joined), written));
+    let doubt = doubt.or_else(|| doubt_of_rank(&key.label, &own, written));
     let doubt = doubt.or_else(|| doubt_of_drift(&key.label, &own, (&taken, joined), written));
     let checkpoint = match joined.or(begun).map(|taken| &taken.id) {
         Some(id) => id.clone(),
@@ -226,8 +229,9 @@ pub fn mixed_attempts(
 ///
 /// Files that have not changed since the last commit belong to the committed step. Files also belong to an earlier
 /// step if they were written nearer to the committed step than to the newest file, or at least half a step before the
-/// newest file. The length of a step is the median of the previous steps. The time since the last committed step is
-/// used only if this step belongs to the same run, because between two runs the application does not compute.
+/// newest file, unless the rank wrote its files as late in an earlier content. The length of a step is the median of the
+/// previous steps. The time since the last committed step is used only if this step belongs to the same run, because
+/// between two runs the application does not compute.
 fn stale_ranks(own: &[Manifest], files: &[FileHeader], written: Written<'_>) -> Vec<(Rank, String)> {
     let Some(last) = own.last() else { return Vec::new() };
     let was = |file: &FileHeader| {
@@ -242,12 +246,14 @@ fn stale_ranks(own: &[Manifest], files: &[FileHeader], written: Written<'_>) -> 
     let since_last_ms = written.newest_ms.saturating_sub(last.written_unix_ms);
     let step_ms = if is_of_run { step_ms(own, written.newest_ms) } else { usual_step_ms(own) };
     let apart_ms = step_ms.map_or(i64::MAX, |step_ms| step_ms / 2);
+    let in_step = InStep::of(own, written);
+    let is_in_step = |rank: Rank| in_step.as_ref().is_some_and(|in_step| in_step.has(rank));
     let mut stale = Vec::new();
     for (rank, rank_ms) in written.ranks_ms {
         let before_ms = written.newest_ms.saturating_sub(*rank_ms);
         if unchanged(*rank) {
             stale.push((*rank, format!("its files are still those of {}; new files are awaited", last.checkpoint)));
-        } else if since_last_ms > 0 && before_ms >= apart_ms.max(1) {
+        } else if since_last_ms > 0 && before_ms >= apart_ms.max(1) && !is_in_step(*rank) {
             let (seconds, step) = (before_ms as f64 / 1000.0, (apart_ms * 2) as f64 / 1000.0);
             stale.push((
                 *rank,

@@ -1,6 +1,6 @@
 //! Handles the announcement of a rank: the hub refuses it or adds it to a checkpoint.
 
-use super::gather::{Gather, LOOK_FIRST_MS, Overwritten, Search, content, give_back, is_over, modified_ns};
+use super::gather::{Gather, LOOK_FIRST_MS, Search, content, give_back, is_over, modified_ns};
 use super::late_part::SameStep;
 use super::{Agent, GATHERS_MAX, Hub, is_elsewhere};
 use crate::fetch::{About, Announced};
@@ -219,12 +219,12 @@ impl Hub {
         let missing = grouping.ranks_of(key.group).map(Rank).collect();
         let deadline_ms = self.now_ms() + self.options.times.gather_ms;
         let before = self.gathers.remove(&key);
-        let (last, overwritten) = before.map_or_else(Default::default, |before| {
+        let (last, overwritten, usual_ns) = before.map_or_else(Default::default, |before| {
             for (rank, announced) in before.announced.iter().chain(&before.next) {
                 let reason = "the number of ranks of the job has changed".into();
                 give_back(announced, &key.label, *rank, reason, true);
             }
-            (before.last, before.overwritten)
+            (before.last, before.overwritten, before.usual_ns)
         });
         let gather = Gather {
             phase: Phase::Gathering { missing, deadline_ms, failed: Failed::default() },
@@ -234,6 +234,7 @@ impl Hub {
             committed: BTreeMap::new(),
             last,
             overwritten,
+            usual_ns,
             may_complete: None,
             is_late_part: false,
             has_asked: false,
@@ -268,7 +269,7 @@ impl Hub {
 
     /// Returns announcements of old files to their agents, and waits for new announcements. A file of a checkpoint is
     /// old if it was written more than `spread` before the newest file. A file is also old if it was written before
-    /// the bound that another rank set when it overwrote its files (`Overwritten`). Old files belong to a content
+    /// the bound that another rank set when it overwrote its files ([`Gather::not_before_ns`]). Old files belong to a content
     /// that the application is overwriting.
     fn drop_stale(&mut self, key: &Key) {
         let spread_ns = i64::try_from(self.options.spread.as_nanos()).unwrap_or(i64::MAX);
@@ -278,10 +279,11 @@ impl Hub {
         }
         let newest = gather.announced.values().map(|a| a.written_unix_ns).max().unwrap_or(i64::MIN);
         let began_ns = self.shared.currents.began_ns(&key.job);
-        let not_before_ns = Overwritten::not_before_ns(gather.overwritten.values(), began_ns);
-        let oldest = newest.saturating_sub(spread_ns).max(not_before_ns.unwrap_or(i64::MIN));
-        let is_stale = |a: &Announced| !a.files.is_empty() && a.written_unix_ns < oldest;
-        let stale: Vec<Rank> = gather.announced.iter().filter(|(_, a)| is_stale(a)).map(|(rank, _)| *rank).collect();
+        let oldest_ns =
+            |rank: Rank| newest.saturating_sub(spread_ns).max(gather.not_before_ns(rank, began_ns).unwrap_or(i64::MIN));
+        let is_stale = |rank: Rank, a: &Announced| !a.files.is_empty() && a.written_unix_ns < oldest_ns(rank);
+        let announced = gather.announced.iter();
+        let stale: Vec<Rank> = announced.filter(|(rank, a)| is_stale(**rank, a)).map(|(rank, _)| *rank).collect();
         // Another incarnation may have begun by a restart in the meantime. Then no file of this incarnation was
         // overwritten, so the ranks may announce their files once more.
         let may_be_wrong = !stale.is_empty() && gather.overwritten.values().any(|one| one.was_written_ns.is_some());

@@ -86,13 +86,16 @@ impl FlushWork {
         self.keep_apart_from_the_run_before(incarnation, &restored)?;
         let mut ranks_ms: Vec<(Rank, i64)> =
             self.ranks.iter().map(|rank| (rank.rank, rank.written_unix_ns / 1_000_000)).collect();
+        let intervals_ms = self.ranks.iter().filter_map(|rank| Some((rank.rank, rank.interval_ms?)));
+        let intervals_ms: Vec<(Rank, i64)> = intervals_ms.collect();
         let newest_ms = ranks_ms.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
         let went_back_ms = self.clock_went_back_ms(incarnation, newest_ms)?;
         ranks_ms.iter_mut().for_each(|(_, ms)| *ms = ms.saturating_add(went_back_ms));
         let place = self.place(incarnation, newest_ms.saturating_add(went_back_ms))?;
         let written = Written {
             spread: self.spread,
-            not_before_ms: Overwritten::not_before_ns(self.overwritten.iter(), began_ns).map(|ns| ns / 1_000_000),
+            not_before_ms: Overwritten::not_before_ns(self.overwritten.iter().copied(), began_ns)
+                .map(|ns| ns / 1_000_000),
             incarnation: place.incarnation,
             newest_ms: place.written_unix_ms,
             ranks_ms: &ranks_ms,
@@ -104,6 +107,8 @@ impl FlushWork {
             is_anew: current.as_ref().is_some_and(|current| !current.record.is_restart)
                 && self.ranks.iter().all(RankOfFlush::is_created),
             unseen: self.ranks.iter().find(|rank| !rank.was_seen).map(|rank| rank.rank),
+            intervals_ms: &intervals_ms,
+            is_of_one_agent: self.ranks.windows(2).all(|pair| pair[0].link.session == pair[1].link.session),
             set_back: (self.ranks.iter().filter(|rank| rank.was_seen && rank.is_copy()))
                 .max_by_key(|rank| rank.kept_time_ns)
                 .map(|rank| (rank.rank, rank.kept_time_ns / 1_000_000)),
@@ -405,6 +410,8 @@ pub(super) struct RankOfFlush {
     doubt: Option<Doubt>,
     /// When the newest of the replaced contents was written, by the agent's steady clock. `None` if this is unknown.
     replaced_clock_ns: Option<i64>,
+    /// The time from the rank's content before to this content, in milliseconds. `None` if this is unknown.
+    interval_ms: Option<i64>,
     is_final: bool,
 }
 
@@ -420,6 +427,7 @@ impl RankOfFlush {
             created_clock_ns: announced.created_clock_ns,
             doubt: announced.doubt,
             replaced_clock_ns: announced.replaced_clock_ns,
+            interval_ms: announced.interval_ms,
             is_final: announced.is_final,
         }
     }

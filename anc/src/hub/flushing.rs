@@ -96,6 +96,10 @@ impl Hub {
                 gather.container = Some(flushed.manifest.container.digest);
                 gather.raw_bytes = flushed.manifest.raw_bytes;
                 gather.stored_bytes = flushed.manifest.stored_bytes;
+                if flushed.manifest.doubt.is_none() {
+                    let written = gather.announced.iter().map(|(rank, of)| (*rank, of.written_unix_ns));
+                    gather.usual_ns = written.collect();
+                }
                 tracing::debug!(
                     job = %key.job, checkpoint = %flushed.id, group = key.group.0, exists = flushed.exists, was_there = flushed.was_there,
                     raw_bytes = flushed.manifest.raw_bytes.0, stored_bytes = flushed.manifest.stored_bytes.0, elapsed_ms,

@@ -34,6 +34,9 @@ pub(super) struct Gather {
     pub(super) last: BTreeMap<Rank, Seen>,
     /// The ranks that overwrote their files.
     pub(super) overwritten: BTreeMap<Rank, Overwritten>,
+    /// When the ranks wrote the files of the last committed content without doubt, in nanoseconds since 1970. In each
+    /// step, a rank writes its files about as long after the other ranks.
+    pub(super) usual_ns: BTreeMap<Rank, i64>,
     /// The committed content that this content replaces, if the committed content may lack a part of its step.
     pub(super) may_complete: Option<CheckpointId>,
     /// Whether a rank wrote a further part of its step after the commit.
@@ -100,8 +103,8 @@ pub(super) struct Overwritten {
 impl Overwritten {
     /// The latest bound in `all`. Overwritten files of the previous incarnation, which ended at `began_ns`, give no
     /// bound, because their times do not depend on the steps of this incarnation.
-    pub(super) fn not_before_ns<'a>(all: impl Iterator<Item = &'a Self>, began_ns: Option<i64>) -> Option<i64> {
-        let is_of_this = |one: &&Self| one.was_written_ns.zip(began_ns).is_none_or(|(was, began)| was >= began);
+    pub(super) fn not_before_ns(all: impl Iterator<Item = Self>, began_ns: Option<i64>) -> Option<i64> {
+        let is_of_this = |one: &Self| one.was_written_ns.zip(began_ns).is_none_or(|(was, began)| was >= began);
         all.filter(is_of_this).map(|one| one.half_ns).max()
     }
 }
@@ -144,6 +147,18 @@ impl Gather {
             }
         }
         self.last.insert(rank, seen);
+    }
+
+    /// The latest bound for the files of a rank. The bound is earlier if the rank usually writes before the rank that
+    /// overwrote its files. `began_ns`: the beginning of the incarnation, see [`Overwritten::not_before_ns`].
+    pub(super) fn not_before_ns(&self, rank: Rank, began_ns: Option<i64>) -> Option<i64> {
+        let ours_ns = self.usual_ns.get(&rank);
+        let before_ns = |other: &Rank| Some(self.usual_ns.get(other)?.saturating_sub(*ours_ns?).max(0));
+        let adapted = self.overwritten.iter().map(|(other, overwritten)| Overwritten {
+            half_ns: overwritten.half_ns.saturating_sub(before_ns(other).unwrap_or(0)),
+            ..*overwritten
+        });
+        Overwritten::not_before_ns(adapted, began_ns)
     }
 }
 

@@ -1,9 +1,9 @@
 //! The reasons why it is uncertain whether the files of a content are of one step.
 
+use super::in_step::ranks_ms;
 use super::steps::{Taken, Written, may_be_reused, step_ms};
-use mcrengine::ids::{CheckpointId, Grouping, Rank};
+use mcrengine::ids::{CheckpointId, Grouping};
 use mcrengine::manifest::{Doubt, Manifest};
-use std::collections::BTreeMap;
 
 /// The reason why it is uncertain whether the files of a first content belong to one step. There is doubt if the
 /// application may overwrite the name, no agent was watching while files were written, and the ranks wrote their files
@@ -84,7 +84,7 @@ pub(super) fn doubt_of_lag(
     let firsts = [own.iter().find(is_of_run), own.iter().find(|own| !is_of_run(own) && own.doubt.is_none())];
     let lags = firsts.into_iter().flatten().filter_map(|first| Some((lag_ms(first, (taken, joined), written)?, first)));
     let (lag_ms, first) = lags.max_by_key(|(lag_ms, _)| *lag_ms)?;
-    let step_ms = step_ms(own, written.newest_ms)?;
+    let step_ms = step_ms(own, written.newest_ms).into_iter().chain(written.interval_ms()).min()?;
     // If contents are missing, the time between two contents is longer than a step.
     let is_long = lag_ms > ONE_STEP_MS && lag_ms.saturating_mul(3) >= step_ms && lag_ms < step_ms;
     (may_be_reused(label) && is_long).then(|| {
@@ -100,11 +100,7 @@ pub(super) fn doubt_of_lag(
 /// The time from the first to the last files of an earlier content, in milliseconds, if other ranks or groups were the
 /// last ones then.
 fn lag_ms(first: &Manifest, (taken, joined): (&[Taken], Option<&Taken>), written: Written<'_>) -> Option<i64> {
-    let mut ranks_ms: BTreeMap<Rank, i64> = BTreeMap::new();
-    for file in first.files.iter().filter(|file| file.kind.is_regular()) {
-        let newest_ms = ranks_ms.entry(file.rank).or_insert(i64::MIN);
-        *newest_ms = (*newest_ms).max(file.modified_ns / 1_000_000);
-    }
+    let ranks_ms = ranks_ms(first);
     let last_now = written.ranks_ms.iter().max_by_key(|(_, ms)| *ms)?.0;
     let (last_then, last_ms) = ranks_ms.iter().max_by_key(|(_, ms)| **ms)?;
     let of_ranks_ms =
@@ -171,12 +167,11 @@ pub(super) const ONE_STEP_MS: i64 = 1000;
 
 #[cfg(test)]
 mod tests {
+    use super::super::in_step::tests::content;
     use super::super::steps::tests::{WRITTEN, taken};
     use super::*;
     use crate::hub::tests::manifest_of;
-    use mcrengine::header::FileKind;
-    use mcrengine::ids::{Digest, FilePath};
-    use mcrengine::manifest::ManifestFile;
+    use mcrengine::ids::Rank;
 
     /// A content of this group, written at this time in milliseconds.
     fn own(nth: usize, at_ms: i64) -> Manifest {
@@ -187,18 +182,7 @@ mod tests {
     #[test]
     fn ranks_that_wrote_in_another_order_in_the_first_run_are_doubtful_after_a_restart() {
         // A step takes 3 s. In the first run, rank 1 wrote its files 2 s after rank 0.
-        let content = |nth: usize, at_ms: i64, ranks_ms: [i64; 2]| {
-            let file = |(rank, ms): (u32, i64)| ManifestFile {
-                path: FilePath::new(format!("restart.{rank}").as_bytes()).expect("valid"),
-                rank: Rank(rank),
-                bytes: 1,
-                kind: FileKind::Regular,
-                modified_ns: ms * 1_000_000,
-                digest: Digest([0; 32]),
-            };
-            Manifest { files: [(0, ranks_ms[0]), (1, ranks_ms[1])].map(file).into(), ..own(nth, at_ms) }
-        };
-        let of_first_run = [content(0, 2_000, [0, 2_000]), content(1, 5_000, [3_000, 5_000])];
+        let of_first_run = [content(1, [0, 2_000]), content(2, [3_000, 5_000])];
         let doubt = |ranks_ms: [i64; 2], of_first_run: &[Manifest]| {
             let ranks_ms = [(Rank(0), ranks_ms[0]), (Rank(1), ranks_ms[1])];
             let newest_ms = ranks_ms[0].1.max(ranks_ms[1].1);
@@ -207,7 +191,7 @@ mod tests {
         };
         assert!(doubt([33_000, 32_000], &of_first_run), "step 11 of rank 0 and step 10 of rank 1");
         assert!(!doubt([30_000, 32_000], &of_first_run), "the same order");
-        let quick = [content(0, 100, [0, 100]), content(1, 3_100, [3_000, 3_100])];
+        let quick = [content(1, [0, 100]), content(2, [3_000, 3_100])];
         assert!(!doubt([33_000, 32_900], &quick), "no rank was late");
         let doubtful = of_first_run.map(|own| Manifest { doubt: Some(Doubt::of_step(String::new())), ..own });
         assert!(!doubt([33_000, 32_000], &doubtful), "the order of a doubtful content is not known");

@@ -36,10 +36,22 @@ pub struct Written<'a> {
     pub is_anew: bool,
     /// A rank whose files existed before its agent began to watch. `None` if there is none.
     pub unseen: Option<Rank>,
+    /// For each rank that has written its files again in this run: the time from the content before to this content, in
+    /// milliseconds, as the agent saw it.
+    pub intervals_ms: &'a [(Rank, i64)],
+    /// Whether one agent announced all ranks of the group. Such an agent has already compared their times.
+    pub is_of_one_agent: bool,
     /// A rank whose files have modification times before their last change, and the difference in milliseconds. Of
     /// several such ranks, the rank with the largest difference is used. Ranks whose files existed before their agent
     /// began to watch are not considered.
     pub set_back: Option<(Rank, i64)>,
+}
+
+impl Written<'_> {
+    /// The shortest time from a content of a rank to the rank's next content, in milliseconds. `None` if it is unknown.
+    pub(super) fn interval_ms(&self) -> Option<i64> {
+        self.intervals_ms.iter().map(|(_, ms)| *ms).min()
+    }
 }
 
 /// A checkpoint name that is in use. `ours` says whether this group cannot use the name, for example because this
@@ -53,7 +65,7 @@ pub(super) struct Taken {
 }
 
 /// Maximum age of the last committed step, in steps. The length of a step is not used if more steps were missed.
-const STEPS_MISSED_MAX: i64 = 10;
+pub(super) const STEPS_MISSED_MAX: i64 = 10;
 /// Maximum number of previous steps from which the length of a step is computed.
 const STEPS_MAX: usize = 8;
 
@@ -116,6 +128,8 @@ pub(super) mod tests {
         may_wait: false,
         is_anew: false,
         unseen: None,
+        intervals_ms: &[],
+        is_of_one_agent: false,
         set_back: None,
     };
 }

@@ -42,6 +42,9 @@ pub struct ReadyRank {
     /// If the application was writing files again under the same names, so that the files may be of two steps: when the
     /// newest of the replaced contents was written. This is the change time (ctime), in nanoseconds since 1970.
     pub doubt_ns: Option<i64>,
+    /// The time from the content before, under the same names, to this content, in nanoseconds. 0 if the application
+    /// replaced no content, or only what a restart wrote.
+    pub interval_ns: u64,
     /// Whether the rank has fewer files than usual, or fewer bytes, although it waited for more. A process that was
     /// killed while it wrote a file leaves fewer bytes.
     pub has_less: bool,
@@ -332,11 +335,12 @@ impl Readiness {
             if gathered.changed.is_empty() {
                 continue;
             }
-            let mut doubt_ns = None;
+            let (mut doubt_ns, mut interval_ns) = (None, 0);
             if quiet_at_ms <= now_ms {
                 let rest = gathered.rest(now_ms, self.doubt_quiet_ms);
                 quiet_at_ms = quiet_at_ms.max(rest.until_ms);
                 doubt_ns = rest.doubt_ns.filter(|_| !self.needs_marker);
+                interval_ns = rest.interval_ns;
             }
             let complete = if self.needs_marker { gathered.marked } else { quiet_at_ms <= now_ms };
             if !complete && !self.needs_marker {
@@ -401,6 +405,7 @@ impl Readiness {
                         root: None,
                         again: before.is_some(),
                         doubt_ns,
+                        interval_ns,
                         has_less,
                     });
                 }

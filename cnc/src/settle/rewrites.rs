@@ -87,6 +87,9 @@ pub(super) struct Rest {
     /// If the files may be of two steps when they are taken now: when the newest of the replaced contents was written.
     /// This is the change time (ctime), in nanoseconds since 1970.
     pub(super) doubt_ns: Option<i64>,
+    /// The time from the content before to the present content, in nanoseconds. 0 if the application replaced no
+    /// content, or only what a restart wrote.
+    pub(super) interval_ns: u64,
 }
 
 impl Rewrites {
@@ -182,7 +185,7 @@ impl Rewrites {
     /// Judges the files of the checkpoint. If no file was written again, the checkpoint needs no rest.
     pub(super) fn rest<'a>(&mut self, clock: Clock, files: impl Iterator<Item = WrittenFile<'a>> + Clone) -> Rest {
         let Clock { now_ms, written_ms, longest_ms } = clock;
-        let none = Rest { until_ms: written_ms, doubt_ns: None };
+        let none = Rest { until_ms: written_ms, doubt_ns: None, interval_ns: 0 };
         if self.versions.is_empty() {
             return none;
         }
@@ -191,6 +194,7 @@ impl Rewrites {
         let again = files.clone().filter_map(|file| Some((file, self.previous_ns(&file)?)));
         let Some((newest, since_ns)) = again.max_by_key(|(file, _)| file.at_ns) else { return none };
         let cycle_ns = newest.at_ns - since_ns;
+        let is_first = self.versions.get(newest.path).is_some_and(|version| matches!(version.first, First::Next));
         // A file with the time of another file's previous version is this version under another name.
         let before: BTreeSet<(Option<Rank>, i128)> =
             files.clone().filter_map(|file| Some((file.rank, self.previous_ns(&file)?))).collect();
@@ -236,6 +240,7 @@ impl Rewrites {
         Rest {
             until_ms: until_ms.min(since_ms.saturating_add(postponed_ms)),
             doubt_ns: self.newest_ns.filter(|_| is_doubtful),
+            interval_ns: if is_first { 0 } else { u64::try_from(cycle_ns).unwrap_or(0) },
         }
     }
 }
@@ -267,7 +272,7 @@ mod tests {
         let files =
             now.iter().map(|(path, at_ns)| WrittenFile { rank: Some(rank_of(path)), path, at_ns: i128::from(*at_ns) });
         let clock = Clock { now_ms: 100, written_ms: 100, longest_ms: 30_000 };
-        let Rest { until_ms, doubt_ns } = rewrites.rest(clock, files);
+        let Rest { until_ms, doubt_ns, .. } = rewrites.rest(clock, files);
         (until_ms - 100, doubt_ns.is_some())
     }
 
@@ -306,7 +311,7 @@ mod tests {
         let files = [(&backup, 10), (&restart, 20)];
         let files = files.map(|(path, at)| WrittenFile { rank: None, path, at_ns: i128::from(at * second) });
         let rest = rewrites.rest(Clock { now_ms: 100, written_ms: 100, longest_ms: 30_000 }, files.into_iter());
-        assert_eq!(rest, Rest { until_ms: 100, doubt_ns: None });
+        assert_eq!(rest, Rest { until_ms: 100, doubt_ns: None, interval_ns: 10 * second as u64 });
     }
 
     #[test]

@@ -202,3 +202,61 @@ fn a_rank_that_writes_long_after_the_others_is_never_committed_with_their_next_s
         }
     }
 }
+
+/// One group of two ranks on two nodes. The application overwrites `state.0.dat` and `state.1.dat`.
+fn one_group_on_two_nodes() -> Site {
+    let mut site = Site::empty();
+    site.start_aggregator("127.0.0.1:0");
+    for rank in 0..2 {
+        let more = format!(
+            "ranks = 2\ngroup-size = 2\nlocal-ranks = \"{rank}\"\nlayout = \"{{checkpoint}}.{{rank}}.dat\"\n{QUICK}"
+        );
+        let agent = Daemon::agent(site.dir.path(), &format!("n{rank}"), &site.run_dir(), &site.addresses, &more);
+        agent.wait_for_log("session began");
+        site.agents.push(agent);
+    }
+    site
+}
+
+fn write_state(site: &Site, step: u32, rank: u32) {
+    std::fs::write(site.run_dir().join(format!("state.{rank}.dat")), bytes_of(1, step, rank)).expect("written");
+}
+
+#[test]
+fn a_node_that_writes_more_than_half_a_step_after_the_other_is_saved_in_each_step() {
+    let site = one_group_on_two_nodes();
+    for step in 1..=4 {
+        write_state(&site, step, 0);
+        std::thread::sleep(Duration::from_millis(1_400));
+        write_state(&site, step, 1);
+        std::thread::sleep(Duration::from_millis(1_000));
+    }
+    let complete = site.complete();
+    assert!(complete.len() >= 3, "{:?}", list(&site.store()));
+    for id in complete {
+        assert_eq!(site.restart(&["--copy", "--checkpoint", &id], 0).0.len(), 1, "{id} has files of one step");
+    }
+}
+
+#[test]
+fn a_rank_that_died_a_step_before_the_other_makes_a_doubtful_checkpoint_after_the_aggregator_was_away() {
+    let mut site = one_group_on_two_nodes();
+    let write_both = |site: &Site, step: u32| (0..2).for_each(|rank| write_state(site, step, rank));
+    write_both(&site, 1);
+    wait_complete(&site.store(), "state");
+    let address = site.addresses[0].clone();
+    site.aggregators.pop().expect("an aggregator").kill();
+    for step in 2..=3 {
+        std::thread::sleep(Duration::from_millis(1_600));
+        write_both(&site, step);
+    }
+    std::thread::sleep(Duration::from_millis(1_600));
+    write_state(&site, 4, 0);
+    std::thread::sleep(Duration::from_millis(500));
+    site.start_aggregator(&address);
+    site.wait_group("state~2", 0);
+    assert_eq!(site.restart(&["--copy"], 2).0, [(1, 1)].into());
+    let (found, said) = site.restart(&["--copy", "--checkpoint", "state~2"], 2);
+    assert_eq!(found, [(1, 3), (1, 4)].into());
+    assert!(said.contains("DOUBTFUL"), "{said}");
+}
