@@ -32,7 +32,10 @@ impl Core {
     pub(super) fn look_anew(&mut self, path: &FilePath) {
         if let Some(tracked) = self.files.get_mut(path) {
             let (checkpoint, rank) = (tracked.placed.checkpoint.clone(), tracked.placed.rank.unwrap_or(Rank(0)));
-            (tracked.settled, tracked.state) = (None, FileState::default());
+            // If the file is not settled, the kernel may already have reported that the new content was closed.
+            if tracked.settled.take().is_some() {
+                tracked.state = FileState::default();
+            }
             self.readiness.forget_announced(&checkpoint, rank);
         }
         self.look(path.clone(), Hint::Scan);
