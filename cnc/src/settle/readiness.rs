@@ -174,6 +174,8 @@ struct Gathered {
     /// The ranks for which a pointer was written after the report of the rank.
     late_pointers: BTreeSet<Rank>,
     rewrites: Rewrites,
+    /// The ranks with a file whose content does not show the length of the file. Such a file may be cut.
+    may_be_cut: BTreeSet<Rank>,
 }
 
 impl Readiness {
@@ -264,6 +266,11 @@ impl Readiness {
             gathered.written_ms = if is_written { now_ms } else { gathered.written_ms };
             gathered.changed.insert(rank.unwrap_or(Rank(0)));
         }
+    }
+
+    /// Records that the content of one of the rank's files does not show the length of the file.
+    pub fn set_may_be_cut(&mut self, checkpoint: &CheckpointId, rank: Option<Rank>) {
+        self.gathered(checkpoint).may_be_cut.insert(rank.unwrap_or(Rank(0)));
     }
 
     /// Records whether a restart wrote this file. A rank is not ready if a restart wrote all its files. If the
@@ -369,15 +376,15 @@ impl Readiness {
                 };
                 let enough = self.files_per_rank.is_some_and(|needed| files.len() as u64 >= u64::from(needed));
                 let usual = self.usual.get(&rank);
-                let may_be_cut = processes.may_have_cut(&files);
+                let may_be_writing = processes.may_have_cut(&files);
                 let of_files = usual_of(&files);
-                let is_cut = of_files.is_cut(usual);
+                let is_cut = gathered.may_be_cut.contains(&rank) && of_files.is_cut(usual);
                 let has_shrunk = gathered.has_shrunk(rank, of_files);
                 let is_less = is_cut || complete && !enough && of_files.lacks(usual, has_shrunk);
                 if (complete || enough) && !self.needs_marker && is_less {
                     // The rank waits for a file that may be missing. If the file appeared after the announcement of
                     // the rank, the rank would have to be announced again under the same name.
-                    if may_be_cut {
+                    if may_be_writing {
                         continue;
                     }
                     let doubt_until_ms = gathered.last_event_ms.saturating_add(self.doubt_quiet_ms);
@@ -454,10 +461,9 @@ impl Readiness {
                     continue;
                 }
                 let (of_files, usual) = (usual_of(&files), self.usual.get(rank));
-                let is_fewer = || {
-                    !self.needs_marker
-                        && (of_files.lacks(usual, gathered.has_shrunk(*rank, of_files)) || of_files.is_cut(usual))
-                };
+                let is_cut = || gathered.may_be_cut.contains(rank) && of_files.is_cut(usual);
+                let has_shrunk = gathered.has_shrunk(*rank, of_files);
+                let is_fewer = || !self.needs_marker && (of_files.lacks(usual, has_shrunk) || is_cut());
                 let why = match () {
                     () if self.needs_marker && !gathered.marked => Why::Marker,
                     () if is_quiet && is_fewer() => Why::Fewer,
@@ -720,15 +726,22 @@ mod tests {
 
     #[test]
     fn a_rank_with_fewer_bytes_than_several_equal_checkpoints_waits_and_is_then_doubtful() {
-        let mut r = readiness(Layout::directories(), OwnRanks::all());
-        for (step, bytes, ready_after_ms) in [(1, 9, 500), (2, 9, 500), (3, 8, 30_000), (4, 9, 500)] {
-            let at_ms = step * 100_000;
-            let name = format!("s{step}/0");
-            r.put(at_ms, &id(&format!("s{step}")), Some(Rank(0)), &path(&name), Some(print(bytes, step as i64)));
-            assert!(r.due(at_ms + ready_after_ms - 1, 9).0.is_empty(), "{name}");
-            let (ready, _) = r.due(at_ms + ready_after_ms, 9);
-            assert_eq!(ready.iter().map(|ready| ready.has_less).collect::<Vec<_>>(), [step == 3], "{name}");
-            r.announced(&ready[0]);
+        // The superblock of an HDF5 file shows whether the file is cut.
+        for is_hdf5 in [false, true] {
+            let mut r = readiness(Layout::directories(), OwnRanks::all());
+            for (step, bytes) in [(1, 9), (2, 9), (3, 8), (4, 9)] {
+                let (at_ms, id, is_cut) = (step * 100_000, id(&format!("s{step}")), step == 3 && !is_hdf5);
+                let name = format!("s{step}/0");
+                r.put(at_ms, &id, Some(Rank(0)), &path(&name), Some(print(bytes, step as i64)));
+                if !is_hdf5 {
+                    r.set_may_be_cut(&id, Some(Rank(0)));
+                }
+                let ready_ms = at_ms + if is_cut { 30_000 } else { 500 };
+                assert!(r.due(ready_ms - 1, 9).0.is_empty(), "{name}");
+                let (ready, _) = r.due(ready_ms, 9);
+                assert_eq!(ready.iter().map(|ready| ready.has_less).collect::<Vec<_>>(), [is_cut], "{name}");
+                r.announced(&ready[0]);
+            }
         }
     }
 

@@ -142,6 +142,9 @@ impl Core {
                     }
                     self.readiness.set_restored(&path, put.is_some() && !self.takes_restored);
                     self.readiness.put(now_ms, checkpoint, *rank, &path, Some(settled));
+                    if end != End::Agrees {
+                        self.readiness.set_may_be_cut(checkpoint, *rank);
+                    }
                     if let Some(marked) = self.layout.marked(&path) {
                         self.readiness.mark(&marked, true);
                     }
