@@ -68,8 +68,8 @@ pub const EVERY_COMMAND: &str = "Exit status: 0 done, 1 failed, 2 an older or a 
     A wrong command line ends with 1. mcr COMMAND --help lists the exit statuses of a command.";
 /// Text for `mcr save --help`.
 pub const SAVE: &str = "Exit status: 0 all that was found is saved, 1 nothing is saved, or the result could not be \
-    printed, 4 partly: some checkpoints or files are not saved, and the last line names them, 77 other users could \
-    change the store.";
+    printed, 4 partly: some checkpoints or files are not saved, or the newest checkpoint is doubtful, and the last \
+    line names them, 77 other users could change the store.";
 /// Text for `mcr restart --help`.
 pub const RESTART: &str = "Exit status: 0 restored, 1 failed, 2 restored an older checkpoint than asked for, or \
     than uncommitted files that were moved aside and may be whole, a doubtful one, one that is marked as bad, or \

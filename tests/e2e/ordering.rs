@@ -21,7 +21,7 @@ fn checkpoints_whose_numbers_count_down_are_ordered_by_when_they_were_written() 
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::create_dir(dir.path().join("data")).expect("made");
     let write = |step: u32| {
-        std::fs::write(dir.path().join(format!("data/left_{step}.dat")), format!("step {step}")).expect("written");
+        std::fs::write(dir.path().join(format!("data/left_{step}.dat")), format!("step {step:2}")).expect("written");
         std::thread::sleep(Duration::from_millis(300));
     };
     (9..=11).rev().for_each(write);
@@ -109,7 +109,7 @@ fn a_name_in_turn_that_a_killed_application_had_overwritten_by_half_is_doubtful(
     }
     let mut save = mcr();
     save.arg("save").arg(&data).args(["--layout", "rst.{checkpoint}.{rank}", "--create", "--job", "job", "--store"]);
-    let said = run(save.arg(dir.path().join("store")), 0);
+    let said = run(save.arg(dir.path().join("store")), 4);
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("rst.1.0 was written after 2, and rst.1.1 before 2"), "{said}");
     assert_eq!(restored(dir.path(), &[], 2), "step 2 step 2 ");
@@ -153,7 +153,7 @@ fn the_newest_checkpoint_is_doubtful_if_it_has_fewer_files_than_all_before() {
     }
     let said = run(
         mcr().arg("save").arg(&data).args(["--create", "--job", "job", "--store"]).arg(dir.path().join("store")),
-        0,
+        4,
     );
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.contains("it has 1 file, and each checkpoint before has 3"), "{said}");

@@ -124,7 +124,7 @@ fn an_hdf5_file_that_is_longer_than_its_superblock_says_makes_its_checkpoint_dou
     let mut bytes = std::fs::read(&path).expect("read");
     bytes.extend_from_slice(&[7; 5000]);
     std::fs::write(&path, bytes).expect("written");
-    let (_, err) = site.save(&[], 0);
+    let (_, err) = site.save(&[], 4);
     assert!(err.contains("sim.it_2.rank_1.h5) is longer than its superblock says"), "{err}");
     let to = site.dir.path().join("to");
     let restarted = run(mcr().args(["restart", "--copy", "--store"]).arg(site.store()).arg("--to").arg(&to), 2);
@@ -424,8 +424,9 @@ fn files_that_were_partly_overwritten_when_the_application_died_are_saved_as_dou
         let file = std::fs::File::options().write(true).open(site.data().join(format!("st_r{rank}"))).expect("opened");
         file.set_modified(std::time::SystemTime::now() - Duration::from_secs(seconds)).expect("set");
     }
-    let (_, err) = site.save(&["--layout", "{checkpoint}_r{rank}"], 0);
+    let (out, err) = site.save(&["--layout", "{checkpoint}_r{rank}"], 4);
     assert!(err.contains("st is doubtful") && err.contains("60.0 s apart"), "{err}");
+    assert!(last_line(&out).starts_with("DOUBTFUL: 1 of 1 checkpoint is in "), "{out}");
     let show = || {
         let mut command = mcr();
         command.args(["show", "st", "--store"]).arg(site.store());

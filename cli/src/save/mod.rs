@@ -157,6 +157,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
     if !incarnation::newest_number(&store, &job).is_ok_and(|newest| newest == began) {
         report.fail_dead(&store, &job);
     }
+    report.judge_newest(&store, &job);
     if report.may_prune() {
         if let Err(error) = source.note(&store, &job, args.store.job.is_some()) {
             tracing::warn!(%job, %error, "the directory of this save could not be noted");

@@ -65,6 +65,11 @@ impl Saved {
         }
     }
 
+    /// Whether the checkpoint is in the store now.
+    fn is_in_store(&self) -> bool {
+        self.checkpoint.is_some() && self.outcome != REMOVED
+    }
+
     /// Whether the checkpoint is neither saved nor left out by the rules of --keep.
     fn is_missing(&self) -> bool {
         self.checkpoint.is_none() && self.outcome != NOT_KEPT
@@ -179,6 +184,22 @@ impl Report {
         }
     }
 
+    /// Asks the store whether the newest saved checkpoint is doubtful. The doubt of a checkpoint that was there already
+    /// may have been taken back.
+    pub fn judge_newest(&mut self, store: &dyn Store, job: &JobId) {
+        let Some(newest) = self.lines.iter_mut().rev().find(|line| line.is_in_store()) else { return };
+        let Some(Ok(id)) = newest.checkpoint.as_ref().map(|name| name.parse::<CheckpointId>()) else { return };
+        match manifest::state(store, job, &id) {
+            Ok(state) => newest.doubt = state.doubt,
+            Err(error) => tracing::warn!(%job, checkpoint = %id, %error, "the saved checkpoint could not be read"),
+        }
+    }
+
+    /// The newest saved checkpoint, if it is doubtful.
+    fn doubtful(&self) -> Option<&Saved> {
+        self.lines.iter().rev().find(|line| line.is_in_store()).filter(|line| line.doubt.is_some())
+    }
+
     /// Whether old checkpoints may be removed now: at least one checkpoint is saved, and the store works.
     pub fn may_prune(&self) -> bool {
         !self.is_cut && self.saved() > 0
@@ -202,8 +223,17 @@ impl Report {
     }
 
     pub fn exit(&self, left_out: &LeftOut) -> Exit {
-        let is_partly = self.saved() < self.lines.len() || left_out.count > 0 || self.error.is_some();
-        Exit::of(self.saved(), is_partly)
+        Exit::of(self.saved(), self.is_partly(left_out) || self.doubtful().is_some())
+    }
+
+    /// Whether something is not saved, or an error occurred.
+    fn is_partly(&self, left_out: &LeftOut) -> bool {
+        self.saved() < self.lines.len() || left_out.count > 0 || self.error.is_some()
+    }
+
+    /// Whether everything is saved, and only the newest checkpoint is doubtful.
+    fn is_only_doubtful(&self, left_out: &LeftOut) -> bool {
+        !self.is_partly(left_out) && self.doubtful().is_some()
     }
 
     /// The error of the command as an object: the error that ended the run, or what `missing` returns if something is
@@ -225,6 +255,10 @@ impl Report {
             Some((label, reason)) => (
                 format!("{what}; {label}: {reason}"),
                 "correct what the reason of each checkpoint names, and save again",
+            ),
+            None if left_out.count == 0 => (
+                what.to_owned(),
+                "look at the reason for the doubt. mcr restart --checkpoint restores a doubtful checkpoint",
             ),
             None => (
                 what.to_owned(),
@@ -248,6 +282,7 @@ impl Report {
         if args.json {
             let outcome = match exit {
                 Exit::Done => "saved",
+                Exit::Partly if self.is_only_doubtful(left_out) => "doubtful",
                 Exit::Partly => "partly",
                 _ => "failed",
             };
@@ -315,6 +350,7 @@ impl Report {
         let names = |lines: &[&Saved]| some_of(&lines.iter().map(|line| line.label.as_str()).collect::<Vec<_>>());
         let word = match exit {
             Exit::Done => "",
+            Exit::Partly if self.is_only_doubtful(left_out) => "DOUBTFUL: ",
             Exit::Partly => "PARTLY: ",
             _ => "FAILED: ",
         };
@@ -343,6 +379,12 @@ impl Report {
         }
         if let Some(sentence) = left_out.sentence() {
             line.push_str(&format!("; {sentence}"));
+        }
+        if let Some(newest) = self.doubtful() {
+            let name = newest.checkpoint.as_ref().unwrap_or(&newest.label);
+            line.push_str(&format!(
+                "; the newest, {name}, is doubtful: a restart takes an older checkpoint if there is one without doubt"
+            ));
         }
         line
     }

@@ -11,10 +11,14 @@ impl Site {
         file.set_modified(began + Duration::from_secs_f64(seconds)).expect("set");
     }
 
-    /// Saves the directory. The newest checkpoint must become doubtful with this reason, and a restart must restore an
-    /// older checkpoint.
+    /// Saves the directory. The newest checkpoint must become doubtful with this reason, the exit status must say so,
+    /// and a restart must restore an older checkpoint.
     fn is_doubtful(&self, label: &str, why: &str) {
-        let (_, err) = self.save(&[], 0);
+        let (out, err) = self.save(&[], 4);
+        assert!(
+            last_line(&out).contains(&format!("the newest, {label}, is doubtful: a restart takes an older")),
+            "{out}"
+        );
         assert!(err.contains(&format!("{label} is doubtful: ")) && err.contains(why), "{why}: {err}");
         let restart = |more: &[&str]| {
             let to = self.dir.path().join("to");
@@ -150,11 +154,11 @@ fn logs_and_parameter_files_outside_of_the_directory_of_the_ranks_files_make_no_
         site
     };
     restart_files(0.0).is_certain(&[]);
-    let (_, err) = restart_files(30.0).save(&[], 0);
+    let (_, err) = restart_files(30.0).save(&[], 4);
     assert!(err.contains("the ranks wrote their files 30."), "{err}");
     // A file without rank in the directory of the ranks' files may be a part of the step.
     let site = restart_files(0.0);
     site.write_at(340.0, "restartfiles/restart.header", 900);
-    let (_, err) = site.save(&[], 0);
+    let (_, err) = site.save(&[], 4);
     assert!(err.contains("s apart: it is uncertain whether the files are of one step"), "{err}");
 }
