@@ -29,14 +29,20 @@ pub(super) fn are_all(
     is_dense && !has_pause(of_ranks.map(|path| Some((*times.begun.get(*path)?, *times.modified.get(*path)?))))
 }
 
-/// Sets the ranks of templates for which the names alone show no rank. `ranks`: the number of ranks of the job.
+/// Sets the ranks of templates for which the names alone show no rank. `ranks`: the number of ranks of the job. If other
+/// templates have ranks, and another number of them, only templates with all ranks of the job are taken: in
+/// `restart.0.bin` to `restart.3.bin` beside `probe_0.dat` and `probe_1.dat`, the restart files are those of four ranks.
 pub(super) fn find(templates: &[Template<'_>], found: &mut [Option<RankSlot>], ranks: Option<u32>) {
     let Some(ranks) = ranks.map(u64::from).filter(|ranks| *ranks > 1) else { return };
-    if found.iter().any(Option::is_some) {
+    let has_all = |rank: &RankSlot| rank.ranks == ranks;
+    let has_others = found.iter().any(Option::is_some);
+    if found.iter().flatten().any(has_all) {
         return;
     }
-    for (template, rank) in templates.iter().zip(found) {
-        *rank = template.rank_of_a_node(ranks);
+    let of_node = templates.iter().map(|template| template.rank_of_a_node(ranks));
+    let of_node: Vec<_> = of_node.map(|rank| rank.filter(|rank| !has_others || has_all(rank))).collect();
+    if !has_others || of_node.iter().any(Option::is_some) {
+        found.iter_mut().zip(of_node).for_each(|(rank, of_node)| *rank = of_node);
     }
 }
 
@@ -200,6 +206,16 @@ mod tests {
         for form in ["step_X.h5", "chk_X.h5"] {
             assert_eq!(rank_of(&[0, 1], form, 0, Some(2)), None, "the word in {form} says that the number is a step");
         }
+    }
+
+    #[test]
+    fn the_files_of_all_ranks_are_those_of_the_job_whatever_numbers_are_beside_them() {
+        let restart = [0, 1, 2, 3].map(|rank| format!("restart.{rank}.bin"));
+        let probes = [0, 1, 2].map(|probe| format!("probe_{probe}.dat"));
+        let files: Vec<(&str, u64)> = restart.iter().chain(&probes).map(|name| (name.as_str(), 10)).collect();
+        let (layout, _) = guess_of(&files, Some(4));
+        assert_eq!(placed(&layout, "restart.3.bin"), Some(("run".into(), Some(3))), "{layout}");
+        assert_eq!(placed(&layout, "probe_2.dat").and_then(|(_, rank)| rank), None, "{layout}");
     }
 
     #[test]
