@@ -68,14 +68,14 @@ impl<'a> InStep<'a> {
 }
 
 /// Two ranks that wrote a different number of contents, as the length of their last steps shows. Only ranks are compared
-/// whose steps have similar lengths, because some ranks may write several times in a step. `since_ms`: the time since an
-/// earlier content.
+/// whose steps have similar lengths, because some ranks may write several times in a step. After many steps, the length
+/// of the last step does not show their number. `since_ms`: the time since an earlier content.
 fn uneven(since_ms: &BTreeMap<Rank, i64>, written: Written<'_>) -> Option<[(Rank, i64); 2]> {
     let counted = written.intervals_ms.iter().filter_map(|(rank, step_ms)| {
         let since_ms = *since_ms.get(rank)?;
         let steps = since_ms.saturating_add(step_ms / 2).checked_div(*step_ms)?;
         let rest_ms = since_ms.saturating_sub(steps.saturating_mul(*step_ms)).saturating_abs();
-        let is_clear = rest_ms <= step_ms / 6 && *step_ms > ONE_STEP_MS;
+        let is_clear = rest_ms <= step_ms / 6 && *step_ms > ONE_STEP_MS && steps <= STEPS_MISSED_MAX;
         is_clear.then_some((steps, *rank, *step_ms))
     });
     let counted: Vec<_> = counted.collect();
@@ -85,8 +85,9 @@ fn uneven(since_ms: &BTreeMap<Rank, i64>, written: Written<'_>) -> Option<[(Rank
 }
 
 /// The reason why it is uncertain whether the files of all ranks are of one step. There is doubt if a rank is behind by
-/// half a step or more, or if ranks wrote a different number of contents since an earlier content. If no earlier content shows at which times the ranks write, there is doubt if the application
-/// has already written its files again, and the ranks wrote their files far apart. `None` if there is no doubt.
+/// half a step or more, or if ranks wrote a different number of contents since an earlier content. If no earlier content
+/// shows at which times the ranks write, there is doubt if the application has already written its files again, and the
+/// ranks wrote their files far apart. `None` if there is no doubt.
 pub(super) fn doubt_of_rank(label: &CheckpointId, own: &[Manifest], written: Written<'_>) -> Option<Doubt> {
     if !may_be_reused(label) || written.is_of_one_agent {
         return None;
@@ -188,7 +189,7 @@ pub(super) mod tests {
         let then = [content(1, at(0, 0)), content(2, at(1, 1))];
         let doubt = |steps: [i64; 2]| doubt_with(&then, at(steps[0], steps[1]), &[(Rank(0), 1_900), (Rank(1), 1_500)]);
         assert!(!doubt([2, 2]));
-        assert!(doubt([3, 4]) && doubt([4, 5]) && doubt([15, 19]));
+        assert!(doubt([3, 4]) && doubt([4, 5]) && doubt([8, 10]));
         // If a rank writes two times in each step, the numbers show nothing.
         assert!(!doubt_with(&then, [4_900, 4_500], &[(Rank(0), 3_000), (Rank(1), 1_500)]));
     }
