@@ -762,10 +762,10 @@ fn mcr_save_doubts_a_checkpoint_of_which_only_some_files_were_written_again() {
             std::fs::write(data.join(format!("run.{file}")), format!("step {step} {file}\n")).expect("written");
         }
     };
-    let save = || {
+    let save = |is_doubted: bool| {
         let mut command = mcr();
         command.args(["save", "--create", "--job", "job", "--layout", "single", "--store"]).arg(&store).arg(&data);
-        run(&mut command, 0)
+        run(&mut command, if is_doubted { 4 } else { 0 })
     };
     let newest = || list(&store)[0].clone();
     for (step, files, is_doubted) in [
@@ -776,7 +776,7 @@ fn mcr_save_doubts_a_checkpoint_of_which_only_some_files_were_written_again() {
         (5, &["vel"], true),
     ] {
         write(step, files);
-        save();
+        save(is_doubted);
         assert_eq!(newest()["state"] == "doubtful", is_doubted, "{step}: {}", newest());
     }
 }
