@@ -229,9 +229,9 @@ pub fn mixed_attempts(
 ///
 /// Files that have not changed since the last commit belong to the committed step. Files also belong to an earlier
 /// step if they were written nearer to the committed step than to the newest file, or at least half a step before the
-/// newest file, unless the rank wrote its files as late in an earlier content. The length of a step is the median of the
-/// previous steps. The time since the last committed step is used only if this step belongs to the same run, because
-/// between two runs the application does not compute.
+/// newest file, unless the rank wrote its files as late in an earlier content. The length of a step is the median of
+/// the previous steps. The time since the last committed step is used only if this step belongs to the same run,
+/// because between two runs the application does not compute.
 fn stale_ranks(own: &[Manifest], files: &[FileHeader], written: Written<'_>) -> Vec<(Rank, String)> {
     let Some(last) = own.last() else { return Vec::new() };
     let was = |file: &FileHeader| {

@@ -269,8 +269,8 @@ impl Hub {
 
     /// Returns announcements of old files to their agents, and waits for new announcements. A file of a checkpoint is
     /// old if it was written more than `spread` before the newest file. A file is also old if it was written before
-    /// the bound that another rank set when it overwrote its files ([`Gather::not_before_ns`]). Old files belong to a content
-    /// that the application is overwriting.
+    /// the bound that another rank set when it overwrote its files ([`Gather::not_before_ns`]). Old files belong to a
+    /// content that the application is overwriting.
     fn drop_stale(&mut self, key: &Key) {
         let spread_ns = i64::try_from(self.options.spread.as_nanos()).unwrap_or(i64::MAX);
         let Some(gather) = self.gathers.get_mut(key) else { return };

@@ -49,16 +49,17 @@ impl<'a> InStep<'a> {
     fn doubt(&self, label: &CheckpointId) -> Option<Doubt> {
         if let Some([(fewer, few), (more, many)]) = self.uneven {
             return Some(Doubt::of_step(format!(
-                "the name {label} has no number, so the code may overwrite it; by the times of the files, {fewer} wrote \
-                 {few} times since {}, and {more} {many} times: it is uncertain whether the files are of one step",
+                "the name {label} has no number, so the code may overwrite it; by the times of the files, {fewer} \
+                 wrote {few} times since {}, and {more} {many} times: it is uncertain whether the files are of one step",
                 self.then
             )));
         }
         let (rank, behind_ms) = self.behind_ms.iter().max_by_key(|(_, ms)| **ms)?;
         (*behind_ms > ONE_STEP_MS && !self.has(*rank)).then(|| {
             Doubt::of_step(format!(
-                "the name {label} has no number, so the code may overwrite it; compared with {}, {rank} wrote its files \
-                 {:.1} s too early, and a step may take only {:.1} s: it is uncertain whether the files are of one step",
+                "the name {label} has no number, so the code may overwrite it; compared with {}, {rank} wrote its \
+                 files {:.1} s too early, and a step may take only {:.1} s: it is uncertain whether the files are of \
+                 one step",
                 self.then,
                 *behind_ms as f64 / 1000.0,
                 self.step_ms as f64 / 1000.0
@@ -67,9 +68,9 @@ impl<'a> InStep<'a> {
     }
 }
 
-/// Two ranks that wrote a different number of contents, as the length of their last steps shows. Only ranks are compared
-/// whose steps have similar lengths, because some ranks may write several times in a step. After many steps, the length
-/// of the last step does not show their number. `since_ms`: the time since an earlier content.
+/// Two ranks that wrote a different number of contents, as the length of their last steps shows. Only ranks are
+/// compared whose steps have similar lengths, because some ranks may write several times in a step. After many steps,
+/// the length of the last step does not show their number. `since_ms`: the time since an earlier content.
 fn uneven(since_ms: &BTreeMap<Rank, i64>, written: Written<'_>) -> Option<[(Rank, i64); 2]> {
     let counted = written.intervals_ms.iter().filter_map(|(rank, step_ms)| {
         let since_ms = *since_ms.get(rank)?;
@@ -85,9 +86,9 @@ fn uneven(since_ms: &BTreeMap<Rank, i64>, written: Written<'_>) -> Option<[(Rank
 }
 
 /// The reason why it is uncertain whether the files of all ranks are of one step. There is doubt if a rank is behind by
-/// half a step or more, or if ranks wrote a different number of contents since an earlier content. If no earlier content
-/// shows at which times the ranks write, there is doubt if the application has already written its files again, and the
-/// ranks wrote their files far apart. `None` if there is no doubt.
+/// half a step or more, or if ranks wrote a different number of contents since an earlier content. If no earlier
+/// content shows at which times the ranks write, there is doubt if the application has already written its files again,
+/// and the ranks wrote their files far apart. `None` if there is no doubt.
 pub(super) fn doubt_of_rank(label: &CheckpointId, own: &[Manifest], written: Written<'_>) -> Option<Doubt> {
     if !may_be_reused(label) || written.is_of_one_agent {
         return None;
@@ -101,8 +102,8 @@ pub(super) fn doubt_of_rank(label: &CheckpointId, own: &[Manifest], written: Wri
     (apart_ms > ONE_STEP_MS && apart_ms.saturating_mul(AMBIGUOUS) >= interval_ms).then(|| {
         Doubt::of_step(format!(
             "the name {label} has no number, so the code may overwrite it; files were written again before the first \
-             checkpoint was committed, and the ranks wrote their files {:.1} s apart: it is uncertain whether the files \
-             are of one step",
+             checkpoint was committed, and the ranks wrote their files {:.1} s apart: it is uncertain whether the \
+             files are of one step",
             apart_ms as f64 / 1000.0
         ))
     })

@@ -29,9 +29,10 @@ pub(super) fn are_all(
     is_dense && !has_pause(of_ranks.map(|path| Some((*times.begun.get(*path)?, *times.modified.get(*path)?))))
 }
 
-/// Sets the ranks of templates for which the names alone show no rank. `ranks`: the number of ranks of the job. If other
-/// templates have ranks, and another number of them, only templates with all ranks of the job are taken: in
-/// `restart.0.bin` to `restart.3.bin` beside `probe_0.dat` and `probe_1.dat`, the restart files are those of four ranks.
+/// Sets the ranks of templates for which the names alone show no rank. `ranks`: the number of ranks of the job. If
+/// other templates have ranks, and another number of them, only templates with all ranks of the job are taken: in
+/// `restart.0.bin` to `restart.3.bin` beside `probe_0.dat` and `probe_1.dat`, the restart files are those of four
+/// ranks.
 pub(super) fn find(templates: &[Template<'_>], found: &mut [Option<RankSlot>], ranks: Option<u32>) {
     let Some(ranks) = ranks.map(u64::from).filter(|ranks| *ranks > 1) else { return };
     let has_all = |rank: &RankSlot| rank.ranks == ranks;
