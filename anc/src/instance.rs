@@ -12,7 +12,7 @@ use crate::fetch;
 use crate::group::Key;
 use crate::names::Names;
 use crate::rewritten::{Rewritten, first_written_after, rewritten};
-use doubts::{ONE_STEP_MS, doubt_of, doubt_of_drift, doubt_of_joining, doubt_of_lag, doubt_of_times};
+use doubts::{doubt_of, doubt_of_drift, doubt_of_joining, doubt_of_lag, doubt_of_times};
 use in_step::{InStep, doubt_of_rank};
 use mcrengine::container::ReadError;
 use mcrengine::header::{FileHeader, FileKind};
@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use steps::{Taken, step_ms, usual_step_ms};
+use steps::{ONE_STEP_MS, Taken, step_ms, usual_step_ms};
 
 mod doubts;
 mod in_step;

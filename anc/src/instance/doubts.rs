@@ -1,7 +1,7 @@
 //! The reasons why it is uncertain whether the files of a content are of one step.
 
 use super::in_step::ranks_ms;
-use super::steps::{Taken, Written, may_be_reused, step_ms};
+use super::steps::{ONE_STEP_MS, Taken, Written, may_be_reused, step_ms};
 use mcrengine::ids::{CheckpointId, Grouping};
 use mcrengine::manifest::{Doubt, Manifest};
 
@@ -160,10 +160,6 @@ pub(super) fn doubt_of_drift(
 
 /// A smaller change of the time between the files of two groups is no reason for doubt.
 const DRIFT_MIN_MS: i64 = 500;
-
-/// If the first contents of two groups under one name were written at most this number of milliseconds apart, they
-/// belong to one step without doubt.
-pub(super) const ONE_STEP_MS: i64 = 1000;
 
 #[cfg(test)]
 mod tests {

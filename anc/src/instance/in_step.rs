@@ -5,8 +5,7 @@
 //! time in an earlier content. So a rank that writes late in each step is told from a rank with files of the step
 //! before, even if the rank writes nearer to the next step.
 
-use super::doubts::ONE_STEP_MS;
-use super::steps::{STEPS_MISSED_MAX, Written, may_be_reused, usual_step_ms};
+use super::steps::{ONE_STEP_MS, STEPS_MISSED_MAX, Written, may_be_reused, usual_step_ms};
 use mcrengine::ids::{CheckpointId, Rank};
 use mcrengine::manifest::{Doubt, Manifest};
 use std::collections::BTreeMap;

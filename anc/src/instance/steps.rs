@@ -64,6 +64,9 @@ pub(super) struct Taken {
     pub(super) is_doubtful: bool,
 }
 
+/// If the first contents of two groups under one name were written at most this number of milliseconds apart, they
+/// belong to one step without doubt.
+pub(super) const ONE_STEP_MS: i64 = 1000;
 /// Maximum age of the last committed step, in steps. The length of a step is not used if more steps were missed.
 pub(super) const STEPS_MISSED_MAX: i64 = 10;
 /// Maximum number of previous steps from which the length of a step is computed.
