@@ -445,6 +445,9 @@ pub struct Announced {
     /// The time from the rank's content before to this content, in milliseconds. `None` if the application replaced no
     /// content of this run.
     pub interval_ms: Option<i64>,
+    /// When the application wrote the rank's first content of this run, in milliseconds since 1970. `None` if this is
+    /// unknown.
+    pub first_ms: Option<i64>,
     /// Whether the application had ended with success before the agent read the files.
     pub is_final: bool,
     /// The lease for the memory of the announcement. The bytes are returned when the last copy is dropped.

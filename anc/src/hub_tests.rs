@@ -111,6 +111,7 @@ impl Site {
             doubt: None,
             replaced_clock_ns: None,
             interval_ms: None,
+            first_ms: None,
             is_final: false,
             room: None,
         };
@@ -308,6 +309,7 @@ fn the_checkpoints_that_the_application_wrote_first_make_room_and_not_those_that
             doubt: None,
             replaced_clock_ns: None,
             interval_ms: None,
+            first_ms: None,
             is_final: false,
             room: None,
         };

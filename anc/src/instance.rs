@@ -233,6 +233,11 @@ pub fn mixed_attempts(
 /// the previous steps. The time since the last committed step is used only if this step belongs to the same run,
 /// because between two runs the application does not compute.
 fn stale_ranks(own: &[Manifest], files: &[FileHeader], written: Written<'_>) -> Vec<(Rank, String)> {
+    let in_step = InStep::of(own, written);
+    let behind = in_step.as_ref().map(|in_step| in_step.awaited(written)).unwrap_or_default();
+    if !behind.is_empty() {
+        return behind;
+    }
     let Some(last) = own.last() else { return Vec::new() };
     let was = |file: &FileHeader| {
         let same = |m: &ManifestFile| {
@@ -246,7 +251,6 @@ fn stale_ranks(own: &[Manifest], files: &[FileHeader], written: Written<'_>) -> 
     let since_last_ms = written.newest_ms.saturating_sub(last.written_unix_ms);
     let step_ms = if is_of_run { step_ms(own, written.newest_ms) } else { usual_step_ms(own) };
     let apart_ms = step_ms.map_or(i64::MAX, |step_ms| step_ms / 2);
-    let in_step = InStep::of(own, written);
     let is_in_step = |rank: Rank| in_step.as_ref().is_some_and(|in_step| in_step.has(rank));
     let mut stale = Vec::new();
     for (rank, rank_ms) in written.ranks_ms {

@@ -528,7 +528,7 @@ fn announced(
         v1::Doubt::Rewriting | v1::Doubt::None => Some(Doubt::Rewriting),
     };
     let v1::Announcement { files, written_unix_ns, changed_clock_ns, created_clock_ns, .. } = announcement;
-    let v1::Announcement { kept_time_ns, replaced_clock_ns, interval_ns, is_final, .. } = announcement;
+    let v1::Announcement { kept_time_ns, replaced_clock_ns, interval_ns, first_unix_ns, is_final, .. } = announcement;
     let files: Result<Vec<FileHeader>, _> = files.into_iter().map(|file| file_from_wire(file, rank)).collect();
     let mut files = files.map_err(|error| error_chain(&error))?;
     if files.is_empty() {
@@ -555,6 +555,7 @@ fn announced(
         kept_time_ns,
         doubt,
         replaced_clock_ns,
+        first_ms: first_unix_ns.map(|ns| ns / 1_000_000),
         interval_ms: Some(i64::try_from(interval_ns / 1_000_000).unwrap_or(i64::MAX)).filter(|ms| *ms > 0),
         is_final,
         room: Some(Arc::new(room)),

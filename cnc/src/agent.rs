@@ -408,7 +408,7 @@ impl Core {
                 bytes: left.bytes,
                 of_bytes: left.of_bytes,
             });
-            let known = Known { doubt, replaced_ns, interval_ns: ready.interval_ns, left_out, is_final };
+            let known = Known { doubt, replaced_ns, left_out, is_final };
             let result = describe(&root, &ready, known, announce_id, mode, &verdicts, &*maps, &descriptors);
             // Sending fails only if the agent has ended.
             let _ = done.blocking_send(Captured { ready, link, mode, result });
@@ -702,8 +702,6 @@ struct Known {
     /// When the newest content that the application has replaced was written, if this is the reason for doubt. In
     /// nanoseconds since 1970.
     replaced_ns: Option<i64>,
-    /// The time from the content before to this content, in nanoseconds.
-    interval_ns: u64,
     /// The files that a guessed layout leaves out, if they are a reason for doubt.
     left_out: Option<v1::LeftOut>,
     /// Whether no file is written again.
@@ -715,7 +713,7 @@ struct Known {
 fn describe(
     root: &std::path::Path,
     ready: &ReadyRank,
-    Known { mut doubt, replaced_ns, interval_ns, left_out, is_final }: Known,
+    Known { mut doubt, replaced_ns, left_out, is_final }: Known,
     announce_id: u64,
     mode: CaptureMode,
     verdicts: &Verdicts,
@@ -759,7 +757,8 @@ fn describe(
         .collect();
     wire.files = files.iter().map(|file| file_to_wire(file.header())).collect();
     wire.doubt = doubt.into();
-    (wire.interval_ns, wire.left_out, wire.is_final) = (interval_ns, left_out, is_final);
+    (wire.interval_ns, wire.first_unix_ns) = (ready.interval_ns, ready.first_ns);
+    (wire.left_out, wire.is_final) = (left_out, is_final);
     wire.kept_time_ns = newest.map_or(0, |newest| newest.changed_ns.saturating_sub(wire.written_unix_ns));
     let ahead_ns = ahead_ns(root);
     let on_steady_clock = |file_ns: i64| steady_ns().saturating_sub(age_ns(file_ns, ahead_ns).max(0));

@@ -219,12 +219,12 @@ impl Hub {
         let missing = grouping.ranks_of(key.group).map(Rank).collect();
         let deadline_ms = self.now_ms() + self.options.times.gather_ms;
         let before = self.gathers.remove(&key);
-        let (last, overwritten, usual_ns) = before.map_or_else(Default::default, |before| {
+        let (last, overwritten, usual_ns, refused_since) = before.map_or_else(Default::default, |before| {
             for (rank, announced) in before.announced.iter().chain(&before.next) {
                 let reason = "the number of ranks of the job has changed".into();
                 give_back(announced, &key.label, *rank, reason, true);
             }
-            (before.last, before.overwritten, before.usual_ns)
+            (before.last, before.overwritten, before.usual_ns, before.refused_since)
         });
         let gather = Gather {
             phase: Phase::Gathering { missing, deadline_ms, failed: Failed::default() },
@@ -253,6 +253,7 @@ impl Hub {
             progress: Arc::default(),
             serial: self.serial,
             unchanged_since: None,
+            refused_since,
             search: Search::None,
         };
         self.gathers.insert(key.clone(), gather);

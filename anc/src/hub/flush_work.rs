@@ -68,6 +68,8 @@ pub(super) struct FlushWork {
     pub(super) is_late_part: bool,
     /// Whether the flush may be tried again later if the content is the committed content.
     pub(super) may_wait: bool,
+    /// For how long the files of some ranks have been refused, in milliseconds.
+    pub(super) refused_ms: i64,
 }
 
 impl FlushWork {
@@ -88,6 +90,8 @@ impl FlushWork {
             self.ranks.iter().map(|rank| (rank.rank, rank.written_unix_ns / 1_000_000)).collect();
         let intervals_ms = self.ranks.iter().filter_map(|rank| Some((rank.rank, rank.interval_ms?)));
         let intervals_ms: Vec<(Rank, i64)> = intervals_ms.collect();
+        let firsts_ms: BTreeMap<Rank, i64> =
+            self.ranks.iter().filter_map(|rank| Some((rank.rank, rank.first_ms?))).collect();
         let newest_ms = ranks_ms.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
         let went_back_ms = self.clock_went_back_ms(incarnation, newest_ms)?;
         ranks_ms.iter_mut().for_each(|(_, ms)| *ms = ms.saturating_add(went_back_ms));
@@ -108,6 +112,8 @@ impl FlushWork {
                 && self.ranks.iter().all(RankOfFlush::is_created),
             unseen: self.ranks.iter().find(|rank| !rank.was_seen).map(|rank| rank.rank),
             intervals_ms: &intervals_ms,
+            firsts_ms: &firsts_ms,
+            refused_ms: self.refused_ms,
             is_of_one_agent: self.ranks.windows(2).all(|pair| pair[0].link.session == pair[1].link.session),
             set_back: (self.ranks.iter().filter(|rank| rank.was_seen && rank.is_copy()))
                 .max_by_key(|rank| rank.kept_time_ns)
@@ -412,6 +418,8 @@ pub(super) struct RankOfFlush {
     replaced_clock_ns: Option<i64>,
     /// The time from the rank's content before to this content, in milliseconds. `None` if this is unknown.
     interval_ms: Option<i64>,
+    /// When the rank's first content of this run was written, in milliseconds since 1970. `None` if this is unknown.
+    first_ms: Option<i64>,
     is_final: bool,
 }
 
@@ -428,6 +436,7 @@ impl RankOfFlush {
             doubt: announced.doubt,
             replaced_clock_ns: announced.replaced_clock_ns,
             interval_ms: announced.interval_ms,
+            first_ms: announced.first_ms,
             is_final: announced.is_final,
         }
     }

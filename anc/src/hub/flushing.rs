@@ -73,6 +73,7 @@ impl Hub {
             watches: watches.collect(),
             progress: Arc::clone(&gather.progress),
             is_late_part: gather.is_late_part,
+            refused_ms: gather.refused_since.map_or(0, |since| since.elapsed().as_millis() as i64),
             may_wait: gather.unchanged_since.is_none_or(|since| since.elapsed() < patience),
         };
         match (self.launch)(work, self.events.clone()) {
@@ -96,6 +97,7 @@ impl Hub {
                 gather.container = Some(flushed.manifest.container.digest);
                 gather.raw_bytes = flushed.manifest.raw_bytes;
                 gather.stored_bytes = flushed.manifest.stored_bytes;
+                gather.refused_since = None;
                 if flushed.manifest.doubt.is_none() {
                     let written = gather.announced.iter().map(|(rank, of)| (*rank, of.written_unix_ns));
                     gather.usual_ns = written.collect();
@@ -143,7 +145,10 @@ impl Hub {
                 self.history.failed(&key.job, format!("the flush of {} failed: {why}", key.label));
                 gather.problem = why;
                 let event = match &error {
-                    FlushError::Stale(ranks) => Self::stale(gather, &key.label, ranks, next.is_empty()),
+                    FlushError::Stale(ranks) => {
+                        gather.refused_since.get_or_insert_with(Instant::now);
+                        Self::stale(gather, &key.label, ranks, next.is_empty())
+                    }
                     error => {
                         let mut missing = BTreeSet::new();
                         if let FlushError::Fetch(FetchError::Changed { rank, .. }) = error {

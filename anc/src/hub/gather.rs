@@ -69,6 +69,8 @@ pub(super) struct Gather {
     pub(super) serial: u64,
     /// When a flush first found that the application had written the committed content again.
     pub(super) unchanged_since: Option<Instant>,
+    /// When a flush first refused the files of some ranks, because they are of an earlier step.
+    pub(super) refused_since: Option<Instant>,
     /// Whether the hub searches the store for the announced files.
     pub(super) search: Search,
 }

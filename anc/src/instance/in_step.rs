@@ -12,7 +12,9 @@ use std::collections::BTreeMap;
 
 /// How far the files of a group's ranks are behind, compared with an earlier content.
 pub(super) struct InStep<'a> {
-    then: &'a CheckpointId,
+    /// The earlier content. `None`: the first files of this run, which may not be committed.
+    then: Option<&'a CheckpointId>,
+    is_of_run: bool,
     /// A step is not shorter, in milliseconds.
     step_ms: i64,
     /// For each rank, the time by which its files are too old, in milliseconds. The rank that is most ahead has 0.
@@ -22,21 +24,27 @@ pub(super) struct InStep<'a> {
 }
 
 impl<'a> InStep<'a> {
-    /// Compares with the newest content without doubt, if possible of the same run. `own` has the contents that this
-    /// group committed under the name, the oldest first. `None` if there is no such content with files of all ranks, or
-    /// if the length of a step is not known.
+    /// Compares with the newest content of this run without doubt. If there is none, compares with the first files that
+    /// the ranks wrote in this run, or with a content of an earlier run. `own` has the contents that this group
+    /// committed under the name, the oldest first. `None` if there is no such content with files of all ranks, or if
+    /// the length of a step is not known.
     pub(super) fn of(own: &'a [Manifest], written: Written<'_>) -> Option<Self> {
-        let is_of_run = |own: &&Manifest| own.incarnation == written.incarnation;
-        let sure = || own.iter().rev().filter(|own| own.doubt.is_none());
-        let then = sure().find(is_of_run).or_else(|| sure().next())?;
         let step_ms = shortest_step_ms(own, written)?;
-        let then_ms = ranks_ms(then);
+        let sure = || own.iter().rev().filter(|own| own.doubt.is_none());
+        let of_run = sure().find(|own| own.incarnation == written.incarnation);
+        let has_firsts = written.ranks_ms.iter().all(|(rank, _)| written.firsts_ms.contains_key(rank));
+        let (then, then_ms) = match of_run {
+            Some(then) => (Some(then), ranks_ms(then)),
+            None if has_firsts => (None, written.firsts_ms.clone()),
+            None => sure().next().map(|then| (Some(then), ranks_ms(then)))?,
+        };
+        let is_of_run = then.is_none_or(|then| then.incarnation == written.incarnation);
         let since = |(rank, now_ms): &(Rank, i64)| Some((*rank, now_ms.saturating_sub(*then_ms.get(rank)?)));
         let since_ms = written.ranks_ms.iter().map(since).collect::<Option<BTreeMap<_, _>>>()?;
         let most_ms = since_ms.values().copied().max()?;
-        let uneven = uneven(&since_ms, written).filter(|_| is_of_run(&then));
+        let uneven = uneven(&since_ms, written).filter(|_| is_of_run);
         let behind_ms = since_ms.into_iter().map(|(rank, ms)| (rank, most_ms.saturating_sub(ms))).collect();
-        Some(Self { then: &then.checkpoint, step_ms, behind_ms, uneven })
+        Some(Self { then: then.map(|then| &then.checkpoint), is_of_run, step_ms, behind_ms, uneven })
     }
 
     /// Whether the files of a rank belong to the step of the rank that is most ahead.
@@ -45,21 +53,48 @@ impl<'a> InStep<'a> {
         self.uneven.is_none() && self.behind_ms.get(&rank).is_some_and(is_in_time)
     }
 
+    /// The ranks with files of an earlier step, and the reasons. New files are awaited for two steps. If the ranks write
+    /// at other times since then, the files are taken, and are doubtful.
+    pub(super) fn awaited(&self, written: Written<'_>) -> Vec<(Rank, String)> {
+        let may_wait = self.is_of_run && !written.is_final && !written.is_of_one_agent;
+        if !may_wait || written.refused_ms >= self.step_ms.saturating_mul(2) {
+            return Vec::new();
+        }
+        let why = |behind_ms: i64| {
+            format!(
+                "compared with {}, its files were written {:.1} s too early: they are of an earlier step; new files are \
+                 awaited",
+                self.then(),
+                behind_ms as f64 / 1000.0
+            )
+        };
+        let late = self.behind_ms.iter().filter(|(_, behind_ms)| self.is_late(**behind_ms));
+        late.map(|(rank, behind_ms)| (*rank, why(*behind_ms))).collect()
+    }
+
+    fn then(&self) -> &str {
+        self.then.map_or("the first files of this run", CheckpointId::as_str)
+    }
+
+    fn is_late(&self, behind_ms: i64) -> bool {
+        behind_ms >= LATE_MIN_MS && behind_ms.saturating_mul(2) >= self.step_ms
+    }
+
     fn doubt(&self, label: &CheckpointId) -> Option<Doubt> {
+        let then = self.then();
         if let Some([(fewer, few), (more, many)]) = self.uneven {
             return Some(Doubt::of_step(format!(
                 "the name {label} has no number, so the code may overwrite it; by the times of the files, {fewer} \
-                 wrote {few} times since {}, and {more} {many} times: it is uncertain whether the files are of one step",
-                self.then
+                 wrote {few} times since {then}, and {more} {many} times: it is uncertain whether the files are of one \
+                 step"
             )));
         }
         let (rank, behind_ms) = self.behind_ms.iter().max_by_key(|(_, ms)| **ms)?;
-        (*behind_ms > ONE_STEP_MS && !self.has(*rank)).then(|| {
+        self.is_late(*behind_ms).then(|| {
             Doubt::of_step(format!(
-                "the name {label} has no number, so the code may overwrite it; compared with {}, {rank} wrote its \
+                "the name {label} has no number, so the code may overwrite it; compared with {then}, {rank} wrote its \
                  files {:.1} s too early, and a step may take only {:.1} s: it is uncertain whether the files are of \
                  one step",
-                self.then,
                 *behind_ms as f64 / 1000.0,
                 self.step_ms as f64 / 1000.0
             ))
@@ -108,6 +143,8 @@ pub(super) fn doubt_of_rank(label: &CheckpointId, own: &[Manifest], written: Wri
     })
 }
 
+/// A rank that is behind by a shorter time is not late, in milliseconds.
+const LATE_MIN_MS: i64 = 400;
 /// Ranks wrote far apart if this number of such times is longer than a step.
 const AMBIGUOUS: i64 = 5;
 
@@ -192,6 +229,32 @@ pub(super) mod tests {
         assert!(doubt([3, 4]) && doubt([4, 5]) && doubt([8, 10]));
         // If a rank writes two times in each step, the numbers show nothing.
         assert!(!doubt_with(&then, [4_900, 4_500], &[(Rank(0), 3_000), (Rank(1), 1_500)]));
+    }
+
+    #[test]
+    fn files_of_an_earlier_step_are_awaited_for_two_steps_also_before_the_first_commit() {
+        // Rank 1 writes 2.7 s after rank 0, and the next step begins 0.3 s later.
+        let firsts_ms = [(Rank(0), 0), (Rank(1), 2_700)].into();
+        let intervals_ms = [(Rank(0), 3_000)];
+        let awaited = |now_ms: [i64; 2], refused_ms: i64| {
+            let ranks_ms = [(Rank(0), now_ms[0]), (Rank(1), now_ms[1])];
+            let newest_ms = now_ms[0].max(now_ms[1]);
+            let written = Written {
+                newest_ms,
+                ranks_ms: &ranks_ms,
+                intervals_ms: &intervals_ms,
+                firsts_ms: &firsts_ms,
+                refused_ms,
+                ..WRITTEN
+            };
+            let in_step = InStep::of(&[], written).expect("the length of a step is known");
+            let label = "restart.h5".parse().expect("valid");
+            let awaited: Vec<u32> = in_step.awaited(written).into_iter().map(|(rank, _)| rank.0).collect();
+            (awaited, doubt_of_rank(&label, &[], written).is_some())
+        };
+        assert_eq!(awaited([3_000, 2_700], 0), (vec![1], true), "step 2 of rank 0, and step 1 of rank 1");
+        assert_eq!(awaited([3_000, 2_700], 6_000), (vec![], true), "new files were awaited for two steps");
+        assert_eq!(awaited([3_000, 5_700], 0), (vec![], false));
     }
 
     #[test]

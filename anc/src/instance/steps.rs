@@ -3,6 +3,7 @@
 use crate::fetch;
 use mcrengine::ids::{CheckpointId, Rank};
 use mcrengine::manifest::Manifest;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// When the files of a flush were written.
@@ -39,6 +40,10 @@ pub struct Written<'a> {
     /// For each rank that has written its files again in this run: the time from the content before to this content, in
     /// milliseconds, as the agent saw it.
     pub intervals_ms: &'a [(Rank, i64)],
+    /// For each rank whose agent was there: when its first content of this run was written, in milliseconds since 1970.
+    pub firsts_ms: &'a BTreeMap<Rank, i64>,
+    /// For how long the files of some ranks have been refused, in milliseconds.
+    pub refused_ms: i64,
     /// Whether one agent announced all ranks of the group. Such an agent has already compared their times.
     pub is_of_one_agent: bool,
     /// A rank whose files have modification times before their last change, and the difference in milliseconds. Of
@@ -132,6 +137,8 @@ pub(super) mod tests {
         is_anew: false,
         unseen: None,
         intervals_ms: &[],
+        firsts_ms: &BTreeMap::new(),
+        refused_ms: 0,
         is_of_one_agent: false,
         set_back: None,
     };

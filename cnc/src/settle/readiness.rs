@@ -23,6 +23,12 @@ pub struct SettledFile {
     pub fingerprint: Fingerprint,
 }
 
+impl SettledFile {
+    fn written(&self, rank: Rank) -> WrittenFile<'_> {
+        WrittenFile { rank: Some(rank), path: &self.path, at_ns: i128::from(self.fingerprint.modified_ns) }
+    }
+}
+
 /// All files that one rank saved for a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadyRank {
@@ -45,6 +51,8 @@ pub struct ReadyRank {
     /// The time from the content before, under the same names, to this content, in nanoseconds. 0 if the application
     /// replaced no content, or only what a restart wrote.
     pub interval_ns: u64,
+    /// When the application wrote the first content of this run, in nanoseconds since 1970, if this is known.
+    pub first_ns: Option<i64>,
     /// Whether the rank has fewer files than usual, or fewer bytes, although it waited for more. A process that was
     /// killed while it wrote a file leaves fewer bytes.
     pub has_less: bool,
@@ -404,6 +412,8 @@ impl Readiness {
                     let is_cut = is_cut && !processes.vouch_for(&files);
                     let has_less = !self.needs_marker && (is_cut || lacks_files);
                     let doubt_ns = doubt_ns.filter(|_| !processes.vouch_for(&files));
+                    let written = files.iter().map(|file| file.written(rank));
+                    let first_ns = gathered.rewrites.first_of(written);
                     ready.push(ReadyRank {
                         checkpoint: checkpoint.clone(),
                         rank,
@@ -413,6 +423,7 @@ impl Readiness {
                         again: before.is_some(),
                         doubt_ns,
                         interval_ns,
+                        first_ns,
                         has_less,
                     });
                 }

@@ -148,6 +148,13 @@ impl Rewrites {
         }
     }
 
+    /// When the application wrote the first content of these files: the time of the newest one, in nanoseconds since
+    /// 1970. `None` if a first content may be older than the watcher.
+    pub(super) fn first_of<'a>(&self, files: impl Iterator<Item = WrittenFile<'a>>) -> Option<i64> {
+        let firsts = files.map(|file| self.first_ns(&file)).collect::<Option<Vec<_>>>()?;
+        i64::try_from(firsts.into_iter().max()?).ok()
+    }
+
     /// Divides the files of a step at the longest gap between their first contents. If there is still a gap between the
     /// two parts, each step is written in this order.
     fn order(&self, step: &[WrittenFile<'_>], cycle_ns: i128) -> Order {
