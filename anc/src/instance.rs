@@ -11,7 +11,7 @@ use crate::agent_doubt::doubt_of_agent;
 use crate::fetch;
 use crate::group::Key;
 use crate::names::Names;
-use crate::rewritten::{Rewritten, first_written_after, rewritten};
+use crate::rewritten::{Rewritten, cut, first_written_after, rewritten};
 use doubts::{doubt_of, doubt_of_drift, doubt_of_joining, doubt_of_lag, doubt_of_times};
 use in_step::{InStep, doubt_of_rank};
 use mcrengine::container::ReadError;
@@ -418,8 +418,8 @@ pub fn choose_for_companions(
     Ok(newest.and_then(|newest| id.with_generation(newest.saturating_add(1)).ok()))
 }
 
-/// Whether the groups of a new content have rewritten all files of a step. The content is compared with the contents
-/// that are committed under the label, see [`rewritten`].
+/// Whether the groups of a new content have rewritten all files of a step, and no file was cut. The content is compared
+/// with the contents that are committed under the label, see [`rewritten`].
 pub fn rewritten_by_all(
     store: &dyn Store,
     names: &Names,
@@ -441,7 +441,7 @@ pub fn rewritten_by_all(
         }
         own.sort_by_key(Manifest::place);
         match rewritten(&own, files) {
-            Rewritten::Whole => {}
+            Rewritten::Whole => partly.extend(cut(&own, files)),
             Rewritten::Partly(ranks) => partly.extend(ranks),
             Rewritten::Unknown(why) => unknown = unknown.or(Some(why)),
         }

@@ -21,6 +21,9 @@ use mcrengine::turns::{are_named_in_turn, are_older_copies};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use times::{Content, Times};
 
+pub(crate) use cut::cut;
+
+mod cut;
 mod in_turn;
 mod times;
 
