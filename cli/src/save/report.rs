@@ -329,7 +329,7 @@ impl Report {
             if let Some(reason) = &line.reason {
                 tell(format!("{} is not saved: {reason}", line.label));
             } else if let Some(doubt) = &line.doubt {
-                tell(format!("{} is doubtful: {doubt}", line.label));
+                tell(format!("{} is doubtful: {doubt}", line.checkpoint.as_ref().unwrap_or(&line.label)));
             }
         }
         let why = self.error.as_ref().map(|error| format!("; {}", message_of(error))).unwrap_or_default();
