@@ -53,8 +53,8 @@ impl<'a> InStep<'a> {
         self.uneven.is_none() && self.behind_ms.get(&rank).is_some_and(is_in_time)
     }
 
-    /// The ranks with files of an earlier step, and the reasons. New files are awaited for two steps. If the ranks write
-    /// at other times since then, the files are taken, and are doubtful.
+    /// The ranks with files of an earlier step, and the reasons. New files are awaited for two steps. If the ranks
+    /// write at other times since then, the files are taken, and are doubtful.
     pub(super) fn awaited(&self, written: Written<'_>) -> Vec<(Rank, String)> {
         let may_wait = self.is_of_run && !written.is_final && !written.is_of_one_agent;
         if !may_wait || written.refused_ms >= self.step_ms.saturating_mul(2) {
@@ -62,8 +62,8 @@ impl<'a> InStep<'a> {
         }
         let why = |behind_ms: i64| {
             format!(
-                "compared with {}, its files were written {:.1} s too early: they are of an earlier step; new files are \
-                 awaited",
+                "compared with {}, its files were written {:.1} s too early: they are of an earlier step; new files \
+                 are awaited",
                 self.then(),
                 behind_ms as f64 / 1000.0
             )
