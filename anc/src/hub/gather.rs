@@ -154,8 +154,13 @@ impl Gather {
     /// The latest bound for the files of a rank. The bound is earlier if the rank usually writes before the rank that
     /// overwrote its files. `began_ns`: the beginning of the incarnation, see [`Overwritten::not_before_ns`].
     pub(super) fn not_before_ns(&self, rank: Rank, began_ns: Option<i64>) -> Option<i64> {
-        let ours_ns = self.usual_ns.get(&rank);
-        let before_ns = |other: &Rank| Some(self.usual_ns.get(other)?.saturating_sub(*ours_ns?).max(0));
+        // Before the first commit, the first files of the ranks show this.
+        let usual_ns = |rank: &Rank| match self.usual_ns.is_empty() {
+            true => self.announced.get(rank)?.first_ms.map(|ms| ms.saturating_mul(1_000_000)),
+            false => self.usual_ns.get(rank).copied(),
+        };
+        let ours_ns = usual_ns(&rank);
+        let before_ns = |other: &Rank| Some(usual_ns(other)?.saturating_sub(ours_ns?).max(0));
         let adapted = self.overwritten.iter().map(|(other, overwritten)| Overwritten {
             half_ns: overwritten.half_ns.saturating_sub(before_ns(other).unwrap_or(0)),
             ..*overwritten
