@@ -378,7 +378,9 @@ pub fn choose_for_all(
                 Ok(_) | Err(_) => continue 'generation,
             }
         }
-        if has_all_groups && !state.is_complete() {
+        // Another save may have committed the last group since the state was read.
+        let is_complete_now = || manifest::state(store, job, &id).is_ok_and(|state| state.is_complete());
+        if has_all_groups && !state.is_complete() && !is_complete_now() {
             continue;
         }
         // A checkpoint with more groups was saved with another number of ranks.
