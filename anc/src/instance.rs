@@ -455,6 +455,28 @@ pub fn rewritten_by_all(
     })
 }
 
+/// The reason why a file of a new content was probably cut: it has fewer bytes than in another checkpoint. `None` if
+/// there is no reason.
+pub fn cut_since(
+    store: &dyn Store,
+    job: &JobId,
+    id: &CheckpointId,
+    groups: &[Arc<Vec<FileHeader>>],
+) -> Result<Option<String>, StoreError> {
+    for (group, files) in (0..).map(GroupId).zip(groups) {
+        match manifest::read_manifest(store, job, id, group) {
+            Ok(then) => {
+                if let Some((_, why)) = cut(&[then], files) {
+                    return Ok(Some(why));
+                }
+            }
+            Err(error @ ReadError::Io { .. }) => return Err(error.into()),
+            Err(_) => {} // pruned or damaged: gives no information about the lengths
+        }
+    }
+    Ok(None)
+}
+
 /// The manifest of a group, if the group's files are already committed under a name.
 pub fn committed(
     store: &dyn Store,

@@ -27,7 +27,7 @@ use group::{Committer, Group, Whole};
 use kept_out::kept_out;
 use mcr_anc::agent_doubt::not_closed;
 use mcr_anc::budget::Budget;
-use mcr_anc::instance::{choose_for_all, choose_for_companions, may_be_reused, rewritten_by_all};
+use mcr_anc::instance::{choose_for_all, choose_for_companions, cut_since, may_be_reused, rewritten_by_all};
 use mcr_anc::names::Names;
 use mcr_anc::newest::NewestOfGroups;
 use mcr_anc::rewritten::Rewritten;
@@ -326,6 +326,13 @@ fn hand_out(
             Some(Rewritten::Partly(ranks)) => doubt.or(ranks.into_iter().next().map(|(_, why)| Doubt::of_files(why))),
             Some(Rewritten::Unknown(why)) => doubt.or(Some(Doubt::of_step(why))),
             Some(Rewritten::Whole) | None => doubt,
+        };
+        let is_numbered = begun.is_none() && checkpoint.generation() == 1 && nth + 1 == committer.checkpoints;
+        let doubt = match &committer.newest_saved {
+            Some((newest, _)) if is_numbered && doubt.is_none() => {
+                cut_since(store, job, newest, &headers)?.map(Doubt::of_files)
+            }
+            _ => doubt,
         };
         let line = Saved { doubt: doubt.as_ref().map(|doubt| doubt.why.clone()), ..line("there already") };
         tracing::info!(%label, %checkpoint, groups, is_begun = begun.is_some(), "saving a checkpoint");
