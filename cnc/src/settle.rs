@@ -8,13 +8,15 @@
 
 mod own;
 mod readiness;
+mod ready;
 mod rewrites;
 mod usual;
 
 use crate::fingerprint::Fingerprint;
 use crate::h5::End;
 pub use own::{Answer, NodeRanks, OwnRanks};
-pub use readiness::{Readiness, ReadyRank, SettledFile, WaitingRank, Why};
+pub use readiness::Readiness;
+pub use ready::{ReadyRank, SettledFile, WaitingRank, Why};
 
 /// How long files and checkpoints must stay unchanged before they count as finished, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
