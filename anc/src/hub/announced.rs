@@ -1,6 +1,6 @@
 //! Handles the announcement of a rank: the hub refuses it or adds it to a checkpoint.
 
-use super::gather::{Gather, LOOK_FIRST_MS, Search, content, give_back, is_over, modified_ns};
+use super::gather::{Gather, LOOK_FIRST_MS, Overwritten, Search, content, give_back, is_over, modified_ns};
 use super::late_part::SameStep;
 use super::{Agent, GATHERS_MAX, Hub, is_elsewhere};
 use crate::fetch::{About, Announced};
@@ -280,9 +280,14 @@ impl Hub {
         }
         let newest = gather.announced.values().map(|a| a.written_unix_ns).max().unwrap_or(i64::MIN);
         let began_ns = self.shared.currents.began_ns(&key.job);
-        let oldest_ns =
-            |rank: Rank| newest.saturating_sub(spread_ns).max(gather.not_before_ns(rank, began_ns).unwrap_or(i64::MIN));
-        let is_stale = |rank: Rank, a: &Announced| !a.files.is_empty() && a.written_unix_ns < oldest_ns(rank);
+        // The bound of a rank is never later than the bound of all ranks, which is computed only once.
+        let of_all_ns = Overwritten::not_before_ns(gather.overwritten.values().copied(), began_ns);
+        let is_before = |a: &Announced, bound_ns: Option<i64>| {
+            a.written_unix_ns < newest.saturating_sub(spread_ns).max(bound_ns.unwrap_or(i64::MIN))
+        };
+        let is_stale = |rank: Rank, a: &Announced| {
+            !a.files.is_empty() && is_before(a, of_all_ns) && is_before(a, gather.not_before_ns(rank, began_ns))
+        };
         let announced = gather.announced.iter();
         let stale: Vec<Rank> = announced.filter(|(rank, a)| is_stale(**rank, a)).map(|(rank, _)| *rank).collect();
         // Another incarnation may have begun by a restart in the meantime. Then no file of this incarnation was
