@@ -231,7 +231,8 @@ pub fn mixed_attempts(
 /// step if they were written nearer to the committed step than to the newest file, or at least half a step before the
 /// newest file, unless the rank wrote its files as late in an earlier content. The length of a step is the median of
 /// the previous steps. The time since the last committed step is used only if this step belongs to the same run,
-/// because between two runs the application does not compute.
+/// because between two runs the application does not compute. Before that, the ranks are compared with an earlier
+/// content, see [`InStep::awaited`].
 fn stale_ranks(own: &[Manifest], files: &[FileHeader], written: Written<'_>) -> Vec<(Rank, String)> {
     let in_step = InStep::of(own, written);
     let behind = in_step.as_ref().map(|in_step| in_step.awaited(written)).unwrap_or_default();

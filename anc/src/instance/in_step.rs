@@ -2,8 +2,8 @@
 //!
 //! In each step, the ranks write their files in about the same order, and after about the same time. If one rank has
 //! files of step 5 and another rank has files of step 4, the time between their files differs by a whole step from this
-//! time in an earlier content. So a rank that writes late in each step is told from a rank with files of the step
-//! before, even if the rank writes nearer to the next step.
+//! time in an earlier content. This difference does not depend on how late a rank writes in each step. So a late rank
+//! does not look like a rank with files of the step before, even if the late rank writes nearer to the next step.
 
 use super::steps::{ONE_STEP_MS, STEPS_MISSED_MAX, Written, may_be_reused, usual_step_ms};
 use mcrengine::ids::{CheckpointId, Rank};
