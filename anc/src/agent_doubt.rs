@@ -40,6 +40,11 @@ pub(crate) fn doubt_of_agent(rank: Rank, doubt: fetch::Doubt) -> Doubt {
              --layout, for example --layout single"
                 .to_owned()
         }
+        fetch::Doubt::LastWritten => format!(
+            "the application failed within a second after it had written a file of {rank}, and neither the content of \
+             the file nor the checkpoint before shows how long the file must be: it is uncertain whether the file is \
+             whole"
+        ),
         fetch::Doubt::NotClosed => not_closed(&format!("of {rank}")),
         fetch::Doubt::Deleted => format!(
             "the application wrote files of {rank} again after the files of this checkpoint were committed and \

@@ -471,6 +471,8 @@ pub enum Doubt {
     Counted,
     /// The files were found only after the end of an application that may have failed.
     FoundAfterEnd,
+    /// The application failed just after it had written a file whose length nothing confirms.
+    LastWritten,
 }
 
 /// The files that a guessed layout leaves out, as a part of all files that the application has written. All numbers

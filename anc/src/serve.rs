@@ -524,6 +524,7 @@ fn announced(
         v1::Doubt::Deleted => Some(Doubt::Deleted),
         v1::Doubt::Counted => Some(Doubt::Counted),
         v1::Doubt::FoundAfterEnd => Some(Doubt::FoundAfterEnd),
+        v1::Doubt::LastWritten => Some(Doubt::LastWritten),
         // The reason of a newer agent may not be known here.
         v1::Doubt::Rewriting | v1::Doubt::None => Some(Doubt::Rewriting),
     };

@@ -613,7 +613,9 @@ impl Both {
         tracing::info!(exit_status = code, "the command ended");
         let processes = match (application.is_gone(), code) {
             (true, 0) => Processes::EndedWell,
-            (true, _) => Processes::Gone,
+            // The command has handled the signal, so it has ended its files.
+            (true, 1..128) if signalled.is_some() && status.code().is_some() => Processes::Gone,
+            (true, _) => Processes::Failed,
             (false, _) => {
                 tracing::warn!(
                     "processes of the command still run; what they write from now on may not be saved. Let the command \
@@ -635,7 +637,7 @@ impl Both {
             let sees_all = self.sees_all_ranks && processes != Processes::MayRun;
             match last_layout(&self.config, &saved, sees_all, self.question.take())? {
                 LastLayout::Layout { layout, is_whole } => {
-                    let may_have_failed = processes == Processes::Gone;
+                    let may_have_failed = matches!(processes, Processes::Gone | Processes::Failed);
                     let is_known = self.config.ranks.is_some() || !is_whole;
                     let is_counted = !self.must_count_ranks()
                         || counted::set(&mut self.config, &layout, processes == Processes::EndedWell).await;

@@ -400,6 +400,7 @@ impl Core {
                 () if was_deleted => (v1::Doubt::Deleted, None),
                 () if are_ranks_uncertain => (v1::Doubt::Counted, None),
                 () if is_after_failure => (v1::Doubt::FoundAfterEnd, None),
+                () if ready.is_last => (v1::Doubt::LastWritten, None),
                 () => (v1::Doubt::None, None),
             };
             let left_out = left.map(|left| v1::LeftOut {

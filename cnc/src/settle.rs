@@ -6,6 +6,7 @@
 //! its superblock agrees with its length. A rank is ready if all its known files are settled and nothing indicates
 //! that more files will follow.
 
+mod gone;
 mod own;
 mod readiness;
 mod ready;
@@ -14,6 +15,7 @@ mod usual;
 
 use crate::fingerprint::Fingerprint;
 use crate::h5::End;
+pub use gone::Gone;
 pub use own::{Answer, NodeRanks, OwnRanks};
 pub use readiness::Readiness;
 pub use ready::{ReadyRank, SettledFile, WaitingRank, Why};

@@ -27,7 +27,7 @@ use crate::companions::Versions;
 use crate::fingerprint::Fingerprint;
 use crate::layout::{Layout, Placed, ScanLimits};
 use crate::restored::Restored;
-use crate::settle::{FileState, Hint, OwnRanks, Readiness, ReadyRank, SettleRules};
+use crate::settle::{FileState, Gone, Hint, OwnRanks, Readiness, ReadyRank, SettleRules};
 use kernel::Kernel;
 use mcrengine::ids::{CheckpointId, FilePath, Rank};
 use nix::errno::Errno;
@@ -220,9 +220,8 @@ struct Requests {
     report_no_more: bool,
     /// Whether restored files count as files of the application.
     take_restored: bool,
-    /// `Some` if the job's processes have ended. The value is the time when the processes began, in nanoseconds since
-    /// 1970, if they ended with success.
-    processes_gone: Option<Option<i64>>,
+    /// `Some` if the job's processes have ended.
+    gone: Option<Gone>,
 }
 
 /// Maximum number of files in a request to look again. If there are more files, the watcher scans the whole
@@ -280,11 +279,9 @@ impl Watcher {
     }
 
     /// Declares that the job's processes have ended. From now on a file settles without a quiet time if no process
-    /// has it open and its superblock does not contradict its length. If the processes ended with success,
-    /// `vouched_since_ns` is the time when they began. A rank that wrote less than before has then written all of its
-    /// files if they changed since that time.
-    pub fn processes_gone(&self, vouched_since_ns: Option<i64>) {
-        self.request(|requests| (requests.processes_gone, requests.rescan) = (Some(vouched_since_ns), true));
+    /// has it open and its superblock does not contradict its length.
+    pub fn processes_gone(&self, gone: Gone) {
+        self.request(|requests| (requests.gone, requests.rescan) = (Some(gone), true));
     }
 
     /// Makes the watcher wait until this file has settled again, and then report its rank again. The agent calls this
@@ -413,7 +410,8 @@ struct Core {
     report: Option<Report>,
     /// Number of the last request of [`Watcher::look_around`]. The number is kept after the reports end.
     asked: u64,
-    processes_gone: bool,
+    /// How the job's processes ended, and when this was known. `None` if they may run.
+    gone: Option<(Gone, u64)>,
     /// Whether the receiver of the events is closed.
     closed: bool,
 }
@@ -479,7 +477,7 @@ impl Core {
             reported_too_many: false,
             report: None,
             asked: 0,
-            processes_gone: false,
+            gone: None,
             closed: false,
         };
         core.listen_anew();
@@ -509,8 +507,8 @@ impl Core {
             for (checkpoint, rank) in requests.again {
                 self.readiness.forget_announced(&checkpoint, rank);
             }
-            if let Some(vouched_since_ns) = requests.processes_gone {
-                self.go_without_quiet_times(vouched_since_ns);
+            if let Some(gone) = requests.gone {
+                self.go_without_quiet_times(gone);
             }
             if requests.take_restored {
                 self.takes_restored = true;
@@ -527,10 +525,10 @@ impl Core {
     }
 
     /// Ends all quiet times, because the job's processes have ended. Then looks at all files that are not settled.
-    fn go_without_quiet_times(&mut self, vouched_since_ns: Option<i64>) {
-        self.processes_gone = true;
+    fn go_without_quiet_times(&mut self, gone: Gone) {
+        self.gone = Some((gone, self.now_ms()));
         self.options.rules = self.options.rules.without_quiet_times();
-        self.readiness.without_quiet_times(vouched_since_ns);
+        self.readiness.without_quiet_times(gone);
         let waiting: Vec<_> = self.files.iter().filter(|(_, t)| t.settled.is_none()).map(|(p, _)| p.clone()).collect();
         waiting.into_iter().for_each(|path| self.look(path, Hint::Scan));
     }

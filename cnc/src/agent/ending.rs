@@ -44,6 +44,8 @@ pub enum Processes {
     Gone,
     /// The processes have ended with success, so each process has written all of its files.
     EndedWell,
+    /// The processes have just ended without success. A file that was written last may be cut.
+    Failed,
 }
 
 /// How an agent ended.

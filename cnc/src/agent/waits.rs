@@ -7,6 +7,7 @@ use super::ending::{
 use super::task::Core;
 use crate::drain::{Drain, EARLIER_FAILURE, Item, Place, State, by_reason};
 use crate::serve::Order;
+use crate::settle::Gone;
 use crate::watch::{Pending, Unreadable};
 use mcrengine::ids::{CheckpointId, Rank};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,8 +29,11 @@ impl Core {
             let _ = link.orders.try_send(Order::Hurry); // the queue is full only if the link hangs
         }
         if order.processes != Processes::MayRun {
-            let has_ended_well = order.processes == Processes::EndedWell;
-            self.watcher.processes_gone(has_ended_well.then(|| self.before.later_ns()));
+            self.watcher.processes_gone(match order.processes {
+                Processes::EndedWell => Gone::Well { since_ns: self.before.later_ns() },
+                Processes::Failed => Gone::Failed,
+                Processes::Gone | Processes::MayRun => Gone::Unknown,
+            });
         }
         self.has_ended_well |= order.processes == Processes::EndedWell;
         self.shorten_retry_delays();

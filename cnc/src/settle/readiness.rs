@@ -4,7 +4,7 @@
 use super::ready::{ReadyRank, SettledFile, WaitingRank, Why};
 use super::rewrites::{Clock, Rest, Rewrites};
 use super::usual::Usual;
-use super::{Answer, OwnRanks, SettleRules};
+use super::{Answer, Gone, OwnRanks, SettleRules};
 use crate::fingerprint::Fingerprint;
 use crate::timeline::Timeline;
 use mcrengine::ids::{CheckpointId, Digest, FilePath, Rank, shape_of};
@@ -21,7 +21,8 @@ pub struct Readiness {
     needs_marker: bool,
     files_per_rank: Option<u32>,
     doubt_quiet_ms: u64,
-    processes: Processes,
+    /// How the job's processes ended. `None` if they may run.
+    gone: Option<Gone>,
     /// Number of files and bytes of each rank in its last report.
     usual: BTreeMap<Rank, Usual>,
     checkpoints: BTreeMap<CheckpointId, Gathered>,
@@ -30,29 +31,6 @@ pub struct Readiness {
     /// The application's pointer files and links, by the ranks that wait for them and by the shapes of their paths. The
     /// shape of `rpointer.atm_0003` is `rpointer.atm_#`.
     pointers: BTreeMap<(Rank, Vec<u8>), Pointer>,
-}
-
-/// The end of the job's processes.
-#[derive(Clone, Copy, Debug, Default)]
-struct Processes {
-    /// Whether the processes have ended.
-    are_gone: bool,
-    /// The processes have ended with success, and wrote the files that changed since this time, in nanoseconds since
-    /// 1970. `None` if the processes run, or may have ended while they were writing.
-    vouched_since_ns: Option<i64>,
-}
-
-impl Processes {
-    /// Whether processes that ended with success have written one of these files.
-    fn vouch_for(self, files: &[SettledFile]) -> bool {
-        let is_later = |since_ns: i64| files.iter().any(|file| file.fingerprint.changed_ns >= since_ns);
-        self.vouched_since_ns.is_some_and(is_later)
-    }
-
-    /// Whether a process may have ended while it was writing these files.
-    fn may_have_cut(self, files: &[SettledFile]) -> bool {
-        self.are_gone && !self.vouch_for(files)
-    }
 }
 
 /// The usual delay of a pointer file or a link.
@@ -78,11 +56,6 @@ const POINTERS_MAX: usize = 4096;
 const IN_VAIN_MAX: u32 = 3;
 /// Maximum wait for a pointer that is written repeatedly, in multiples of a checkpoint's quiet time.
 const POINTER_QUIET_TIMES: u64 = 4;
-
-/// The number of files and bytes of these files.
-fn usual_of(files: &[SettledFile]) -> Usual {
-    Usual::of(files.iter().map(|file| file.fingerprint.bytes))
-}
 
 /// The files of a rank when it was reported. A digest takes less memory than the list of files.
 #[derive(Clone, Copy, Debug)]
@@ -114,6 +87,8 @@ struct Gathered {
     rewrites: Rewrites,
     /// The ranks with a file whose content does not show the length of the file. Such a file may be cut.
     may_be_cut: BTreeSet<Rank>,
+    /// The ranks with such a file that was written when the job's processes ended without success.
+    written_at_end: BTreeSet<Rank>,
 }
 
 impl Readiness {
@@ -125,7 +100,7 @@ impl Readiness {
             needs_marker: layout.has_marker(),
             files_per_rank: layout.files_per_rank(),
             doubt_quiet_ms: rules.doubt_quiet_ms,
-            processes: Processes::default(),
+            gone: None,
             usual: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             restored: BTreeSet::new(),
@@ -211,6 +186,11 @@ impl Readiness {
         self.gathered(checkpoint).may_be_cut.insert(rank.unwrap_or(Rank(0)));
     }
 
+    /// Records that such a file of the rank was written when the job's processes ended without success.
+    pub fn set_written_at_end(&mut self, checkpoint: &CheckpointId, rank: Option<Rank>) {
+        self.gathered(checkpoint).written_at_end.insert(rank.unwrap_or(Rank(0)));
+    }
+
     /// Records whether a restart wrote this file. A rank is not ready if a restart wrote all its files. If the
     /// application has changed one of the files since, all files of the rank are saved.
     pub fn set_restored(&mut self, path: &FilePath, is_restored: bool) {
@@ -274,7 +254,7 @@ impl Readiness {
     /// Returns the ranks that are ready and whose present state was not yet reported, at most `most` ranks. Also
     /// returns the time at which this function must be called again, in milliseconds.
     pub fn due(&mut self, now_ms: u64, most: usize) -> (Vec<ReadyRank>, Option<u64>) {
-        let (mut ready, mut next_ms, processes) = (Vec::new(), None::<u64>, self.processes);
+        let (mut ready, mut next_ms, gone) = (Vec::new(), None::<u64>, self.gone);
         for (checkpoint, gathered) in &mut self.checkpoints {
             let mut quiet_at_ms = gathered.last_event_ms.saturating_add(self.quiet_ms);
             if gathered.changed.is_empty() {
@@ -313,16 +293,16 @@ impl Readiness {
                     continue;
                 };
                 let enough = self.files_per_rank.is_some_and(|needed| files.len() as u64 >= u64::from(needed));
-                let usual = self.usual.get(&rank);
-                let may_be_writing = processes.may_have_cut(&files);
-                let of_files = usual_of(&files);
+                let of_files = Usual::of(&files);
+                let usual = self.usual.get(&rank).filter(|usual| of_files.is_later_than(usual));
+                let are_vouched = gone.is_some_and(|gone| gone.vouches_for(&files));
                 let is_cut = gathered.may_be_cut.contains(&rank) && of_files.is_cut(usual);
                 let has_shrunk = gathered.has_shrunk(rank, of_files);
                 let is_less = is_cut || complete && !enough && of_files.lacks(usual, has_shrunk);
                 if (complete || enough) && !self.needs_marker && is_less {
                     // The rank waits for a file that may be missing. If the file appeared after the announcement of
                     // the rank, the rank would have to be announced again under the same name.
-                    if may_be_writing {
+                    if gone.is_some() && !are_vouched {
                         continue;
                     }
                     let doubt_until_ms = gathered.last_event_ms.saturating_add(self.doubt_quiet_ms);
@@ -339,9 +319,11 @@ impl Readiness {
                 }
                 if complete || enough {
                     let lacks_files = !enough && of_files.lacks_files(usual);
-                    let is_cut = is_cut && !processes.vouch_for(&files);
+                    let is_cut = is_cut && !are_vouched;
                     let has_less = !self.needs_marker && (is_cut || lacks_files);
-                    let doubt_ns = doubt_ns.filter(|_| !processes.vouch_for(&files));
+                    let doubt_ns = doubt_ns.filter(|_| !are_vouched);
+                    let is_as_long = usual.is_some_and(|usual| usual.bytes() == of_files.bytes());
+                    let is_last = !self.needs_marker && gathered.written_at_end.contains(&rank) && !is_as_long;
                     let written = files.iter().map(|file| file.written(rank));
                     let first_ns = gathered.rewrites.first_of(written);
                     ready.push(ReadyRank {
@@ -355,6 +337,7 @@ impl Readiness {
                         interval_ns,
                         first_ns,
                         has_less,
+                        is_last,
                     });
                 }
             }
@@ -374,13 +357,12 @@ impl Readiness {
         self.own.takes(rank)
     }
 
-    /// Ends all quiet times, because the job's processes have ended. If the processes ended with success,
-    /// `vouched_since_ns` is the time when they began, in nanoseconds since 1970. A rank that has written less than for
-    /// the previous checkpoint then is ready if its files changed since. Other such ranks never become ready, because
-    /// a process may have ended while it was writing.
-    pub fn without_quiet_times(&mut self, vouched_since_ns: Option<i64>) {
+    /// Ends all quiet times, because the job's processes have ended. A rank that has written less than for the previous
+    /// checkpoint then is ready if the processes vouch for its files. Other such ranks never become ready, because a
+    /// process may have ended while it was writing.
+    pub fn without_quiet_times(&mut self, gone: Gone) {
         (self.quiet_ms, self.doubt_quiet_ms) = (0, 0);
-        self.processes = Processes { are_gone: true, vouched_since_ns };
+        self.gone = Some(gone);
     }
 
     /// Returns at most `most` ranks whose files are all settled and whose present state was not yet reported. Each
@@ -401,7 +383,8 @@ impl Readiness {
                 if reported == Some(digest_of(&files, gathered.is_late(*rank))) {
                     continue;
                 }
-                let (of_files, usual) = (usual_of(&files), self.usual.get(rank));
+                let of_files = Usual::of(&files);
+                let usual = self.usual.get(rank).filter(|usual| of_files.is_later_than(usual));
                 let is_cut = || gathered.may_be_cut.contains(rank) && of_files.is_cut(usual);
                 let has_shrunk = gathered.has_shrunk(*rank, of_files);
                 let is_fewer = || !self.needs_marker && (of_files.lacks(usual, has_shrunk) || is_cut());
@@ -420,13 +403,14 @@ impl Readiness {
     /// Records that this rank was reported with these files.
     pub fn announced(&mut self, ready: &ReadyRank) {
         let gathered = self.checkpoints.entry(ready.checkpoint.clone()).or_default();
-        let mut usual = usual_of(&ready.files);
+        let mut usual = Usual::of(&ready.files);
         let bytes = usual.bytes();
         usual.appends = gathered.announced.get(&ready.rank).is_some_and(|reported| reported.bytes < bytes);
-        if let Some(before) = self.usual.get(&ready.rank) {
-            usual = usual.after(before);
+        let before = self.usual.get(&ready.rank);
+        if before.is_none_or(|before| usual.is_later_than(before)) {
+            usual = before.map_or(usual, |before| usual.after(before));
+            self.usual.insert(ready.rank, usual);
         }
-        self.usual.insert(ready.rank, usual);
         let of_rank = self.pointers.range_mut(pointers_of(ready.rank));
         for (_, pointer) in of_rank.filter(|(shape, _)| !gathered.pointers.contains_key(*shape)) {
             if pointer.after_ms.take().is_some() {
@@ -650,7 +634,7 @@ mod tests {
         assert_eq!(announce(&mut r, 10_500), [(1, 1, false)], "a step may be a little shorter");
         // The application dies after the second of three parts.
         put(&mut r, "c", 20_000, 200);
-        r.without_quiet_times(None);
+        r.without_quiet_times(Gone::Unknown);
         assert_eq!(announce(&mut r, 60_000), []);
         assert_eq!(r.waiting(60_000, 9).iter().map(|waiting| waiting.why).collect::<Vec<_>>(), [Why::Fewer]);
     }
@@ -687,13 +671,45 @@ mod tests {
     }
 
     #[test]
+    fn a_checkpoint_that_is_reported_after_a_later_one_is_not_compared_with_it() {
+        let mut r = readiness(Layout::directories(), OwnRanks::all());
+        for (at_ms, step, bytes) in [(0, 10, 12), (1_000, 11, 12), (2_000, 9, 8), (3_000, 8, 8)] {
+            let label = id(&format!("s{step}"));
+            r.put(at_ms, &label, Some(Rank(0)), &path(&format!("s{step}/0")), Some(print(bytes, step)));
+            r.set_may_be_cut(&label, Some(Rank(0)));
+            assert_eq!(announce(&mut r, at_ms + 500), [(0, 1, false)], "step {step}");
+        }
+        r.put(9_000, &id("s12"), Some(Rank(0)), &path("s12/0"), Some(print(8, 12)));
+        r.set_may_be_cut(&id("s12"), Some(Rank(0)));
+        assert_eq!(announce(&mut r, 9_500), [], "step 12 is shorter than the steps 10 and 11");
+    }
+
+    #[test]
+    fn a_file_that_was_written_when_the_application_failed_is_doubtful_unless_it_is_as_long_as_before() {
+        // The bytes in the checkpoint before, and in the last checkpoint.
+        for (before, bytes, is_last) in [(None, 9, true), (Some(9), 9, false), (Some(8), 9, true), (Some(9), 8, true)] {
+            let mut r = readiness(Layout::directories(), OwnRanks::all());
+            if let Some(before) = before {
+                r.put(0, &id("a"), Some(Rank(0)), &path("a/0"), Some(print(before, 0)));
+                assert_eq!(announce(&mut r, 500), [(0, 1, false)]);
+            }
+            r.without_quiet_times(Gone::Failed);
+            r.put(60_000, &id("b"), Some(Rank(0)), &path("b/0"), Some(print(bytes, 60_000)));
+            r.set_may_be_cut(&id("b"), Some(Rank(0)));
+            r.set_written_at_end(&id("b"), Some(Rank(0)));
+            let (ready, _) = r.due(60_000, 9);
+            assert_eq!(ready.iter().map(|ready| ready.is_last).collect::<Vec<_>>(), [is_last], "{before:?}, {bytes}");
+        }
+    }
+
+    #[test]
     fn processes_that_end_with_success_vouch_only_for_files_that_changed_since_they_began() {
         for (began_ns, expected) in [(10_000, vec![(1, 1, false)]), (10_001, vec![])] {
             let mut r = readiness(Layout::directories(), OwnRanks::all());
             r.put(0, &id("a"), Some(Rank(1)), &path("a/1"), Some(print(100, 0)));
             assert_eq!(announce(&mut r, 500), [(1, 1, false)]);
             r.put(10_000, &id("b"), Some(Rank(1)), &path("b/1"), Some(print(40, 10_000)));
-            r.without_quiet_times(Some(began_ns));
+            r.without_quiet_times(Gone::Well { since_ns: began_ns });
             assert_eq!(announce(&mut r, 10_100), expected);
             let waits = r.waiting(10_100, 9).iter().map(|waiting| waiting.why).collect::<Vec<_>>();
             assert_eq!(waits, if expected.is_empty() { vec![Why::Fewer] } else { vec![] });

@@ -49,6 +49,9 @@ pub struct ReadyRank {
     /// Whether the rank has fewer files than usual, or fewer bytes, although it waited for more. A process that was
     /// killed while it wrote a file leaves fewer bytes.
     pub has_less: bool,
+    /// Whether the application failed just after it had written a file of the rank, and nothing shows how long the file
+    /// must be.
+    pub is_last: bool,
 }
 
 /// A rank that was not yet reported, although all its files are settled.

@@ -1,5 +1,7 @@
 //! The number of files and bytes that a rank usually writes for a checkpoint.
 
+use super::ready::SettledFile;
+
 /// Number of successive checkpoints with the same number of files after which fewer files are doubtful.
 const REGULAR_MIN: u32 = 2;
 
@@ -16,17 +18,24 @@ pub(super) struct Usual {
     checkpoints: u32,
     /// Number of successive checkpoints with this number of bytes.
     same_bytes: u32,
+    /// When the newest file of the last checkpoint was written, in nanoseconds since 1970.
+    newest_ns: i64,
     /// Whether a reported checkpoint of the rank grew after its report. The application then pauses while it writes.
     pub(super) appends: bool,
 }
 
 impl Usual {
-    /// The state after one checkpoint with files of these lengths, in bytes.
-    pub(super) fn of(lengths: impl ExactSizeIterator<Item = u64>) -> Self {
-        let files = lengths.len();
+    /// The state after one checkpoint with these files.
+    pub(super) fn of(files: &[SettledFile]) -> Self {
         let mut last_bytes = [0; LAST];
-        last_bytes[0] = lengths.fold(0, u64::saturating_add);
-        Self { files, last_bytes, checkpoints: 1, same_bytes: 1, appends: false }
+        last_bytes[0] = files.iter().fold(0, |sum, file| file.fingerprint.bytes.saturating_add(sum));
+        let newest_ns = files.iter().map(|file| file.fingerprint.written_ns()).max().unwrap_or(i64::MIN);
+        Self { files: files.len(), last_bytes, checkpoints: 1, same_bytes: 1, newest_ns, appends: false }
+    }
+
+    /// Whether the application wrote this checkpoint after `other`. Checkpoints may be reported in another order.
+    pub(super) fn is_later_than(&self, other: &Self) -> bool {
+        self.newest_ns >= other.newest_ns
     }
 
     /// Number of bytes in the last checkpoint.

@@ -8,12 +8,15 @@ use crate::h5::{End, hdf5_end};
 use crate::layout::Placed;
 use crate::layout::of_job::is_own_output;
 use crate::restored::Put;
-use crate::settle::{FileState, Hint, Look, Verdict};
+use crate::settle::{FileState, Gone, Hint, Look, Verdict};
 use mcrengine::ids::{FilePath, Rank};
 use nix::fcntl::OFlag;
 use std::fs::Metadata;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+
+/// A file that was written at most this number of milliseconds before the application failed may be cut.
+const AT_END_MS: u64 = 1000;
 
 impl Core {
     pub(super) fn look(&mut self, path: FilePath, hint: Hint) {
@@ -144,6 +147,11 @@ impl Core {
                     self.readiness.put(now_ms, checkpoint, *rank, &path, Some(settled));
                     if end != End::Agrees {
                         self.readiness.set_may_be_cut(checkpoint, *rank);
+                        let failed_ms = self.gone.filter(|(gone, _)| *gone == Gone::Failed).map(|(_, at_ms)| at_ms);
+                        let since_ms = failed_ms.map(|failed_ms| now_ms.saturating_sub(failed_ms) + AT_END_MS);
+                        if since_ms.is_some_and(|most_ms| age_ms(&self.root, &print).is_none_or(|age| age <= most_ms)) {
+                            self.readiness.set_written_at_end(checkpoint, *rank);
+                        }
                     }
                     if let Some(marked) = self.layout.marked(&path) {
                         self.readiness.mark(&marked, true);

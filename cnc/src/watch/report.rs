@@ -78,9 +78,9 @@ impl Core {
         pending.extend(self.readiness.waiting(now_ms, room).into_iter().map(|waiting| {
             let WaitingRank { checkpoint, rank, why, modified_ns } = waiting;
             let (why, hopeless) = match why {
-                Why::Marker => (NO_MARKER, self.processes_gone),
+                Why::Marker => (NO_MARKER, self.gone.is_some()),
                 Why::Quiet => ("the checkpoint was not at rest for long enough", false),
-                Why::Fewer if self.processes_gone => (
+                Why::Fewer if self.gone.is_some() => (
                     "the rank wrote fewer files or bytes than for the checkpoint before, and its process was ended",
                     true,
                 ),

@@ -187,3 +187,24 @@ fn a_rank_that_was_killed_while_it_overwrote_its_file_makes_no_complete_checkpoi
         assert_eq!(bytes, 3000, "state.{rank}: {log}");
     }
 }
+
+#[test]
+fn a_file_in_which_a_failed_command_was_writing_is_doubtful_unless_its_length_is_as_before() {
+    // The text has no header that states the length of a file.
+    let step = |nth: u32, length: u32| {
+        format!("echo one > s{nth}.rank_1.txt; head -c {length} /dev/zero > s{nth}.rank_0.txt; ")
+    };
+    for (last, end, doubts) in [
+        (3000, "kill -9 $$", &["s2"][..]),
+        (4000, "kill -9 $$", &[]),
+        (5000, "exit 1", &["s2"]),
+        (3000, "sleep 2; kill -9 $$", &[]),
+        (3000, "exit 0", &[]),
+    ] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let script = format!("{} sleep 2; {} {end}", step(1, 4000), step(2, last));
+        let status = if end.contains("kill") { 137 } else { i32::from(end == "exit 1") };
+        run(&mut run_with(dir.path(), &["--", "sh", "-c", &script]), status);
+        assert_eq!(doubtful(dir.path()), doubts, "{last} bytes, {end}");
+    }
+}
