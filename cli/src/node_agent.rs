@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// Minimum pause between two looks at the file names, as a multiple of the duration of the last look.
 const LOOKS_SHARE: u32 = 20;
 
+/// The pause before the first look. The layout was guessed from the first files, and other files follow soon.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+
 /// An agent and its control socket.
 pub struct NodeAgent {
     config: CncConfig,
@@ -57,9 +60,10 @@ impl NodeAgent {
     /// Looks periodically at the names of the files. If the names show another layout, starts the agent again with
     /// this layout. Returns only if the agent cannot continue.
     pub async fn look_at_names(&mut self) -> anyhow::Error {
-        let mut took = Duration::ZERO;
+        let (mut took, mut pause) = (Duration::ZERO, FIRST_PAUSE);
         loop {
-            tokio::time::sleep(INTERVAL.max(took * LOOKS_SHARE)).await;
+            tokio::time::sleep(pause.max(took * LOOKS_SHARE)).await;
+            pause = INTERVAL.min(pause * 2);
             let began = Instant::now();
             let looked = self.look_once().await;
             took = began.elapsed();

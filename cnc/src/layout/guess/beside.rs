@@ -37,7 +37,7 @@ pub struct Unplaced {
     pub of_bytes: u64,
     /// Whether the checkpoints of this layout are doubtful: these files are more than a quarter of all files and have
     /// more than a quarter of all bytes, or one of them is named after a checkpoint, or each rank has such a file that
-    /// belongs to no single checkpoint.
+    /// belongs to no single checkpoint, or each rank has such a file and these files have more than half of all bytes.
     pub makes_doubt: bool,
     /// The numbers of the checkpoints of which each rank has such a file, and of the newest checkpoint if one of these
     /// files is a later state. These checkpoints are doubtful, too.
@@ -143,7 +143,10 @@ pub(in crate::layout) fn unplaced(layout: &Layout, listing: &Listing) -> Option<
         are_many: is_part || last_state || each_rank.are_there || shares.iter().any(is_large),
         bytes,
         of_bytes,
-        makes_doubt: is_part || each_rank.are_of_all || shares.iter().all(is_large),
+        makes_doubt: is_part
+            || each_rank.are_of_all
+            || each_rank.are_there && bytes > of_bytes / 2
+            || shares.iter().all(is_large),
         steps: each_rank.steps.into_iter().chain(newest.iter().flat_map(numbers_of)).collect(),
         restart: restart.map(|(path, _)| FilePath::clone(path)),
     })
