@@ -66,6 +66,7 @@ mod reporter;
 mod restart;
 mod restorers;
 mod save;
+mod series;
 mod settings;
 mod show;
 mod signals;

@@ -29,15 +29,23 @@ enum Holds {
 ///
 /// # Errors
 ///
-/// The store cannot be read, or it holds only directories of other programs. `root`: the directory of the store.
+/// The store cannot be read, or it holds only directories or files of other programs. `root`: the directory of the
+/// store.
 pub fn jobs(store: &dyn Store, root: &Path) -> anyhow::Result<Vec<JobId>> {
     let found = manifest::jobs(store)?.into_iter().map(|job| (of_job(store, &job), job)).collect::<Vec<_>>();
     let has = |wanted: Holds| found.iter().any(|(holds, _)| *holds == wanted);
-    if has(Holds::Other) && !has(Holds::Ours) {
-        let what = format!("{} is no store of mcr: it has other directories, and holds no checkpoint", name_of(root));
+    let has_others = has(Holds::Other) || found.is_empty() && has_files(store)?;
+    if has_others && !has(Holds::Ours) {
+        let what = format!("{} is no store of mcr: it has other files, and holds no checkpoint", name_of(root));
         return Err(Advised::new(what, "name a store with --store or MCR_STORE").at(root).into());
     }
     Ok(found.into_iter().filter(|(holds, _)| *holds != Holds::Other).map(|(_, job)| job).collect())
+}
+
+/// Whether the directory of the store itself has visible files. mcr writes none there.
+fn has_files(store: &dyn Store) -> anyhow::Result<bool> {
+    let entries = store.list_dir(Path::new(""))?;
+    Ok(entries.iter().any(|entry| !entry.is_dir && visible(&entry.name)))
 }
 
 /// Whether the directory of this checkpoint has only files of other programs.

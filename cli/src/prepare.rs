@@ -13,7 +13,8 @@ use mcr_anc::budget::{Budget, Shares};
 use mcr_anc::observe::Observer;
 use mcr_anc::restart::{RestartError, restore_files};
 use mcr_cnc::restart::{
-    Aside, Publish, Recovered, Target, VerifiedFile, Why, descriptors_share, is_interrupted, publish_all, recover,
+    Aside, MovedBefore, Publish, Recovered, Target, Unreported, VerifiedFile, Why, descriptors_share, is_interrupted,
+    publish_all, recover,
 };
 use mcrengine::container::{ContainerSet, DecodingMemory, ReadOrder, SegmentBuffer};
 use mcrengine::header::{FileHeader, FileKind};
@@ -35,6 +36,8 @@ pub struct Prepared {
     target: Arc<Target>,
     files: Vec<VerifiedFile>,
     how: Publish,
+    /// What a killed restart had moved aside before.
+    before: Option<MovedAside>,
 }
 
 /// The result of a restart.
@@ -42,6 +45,8 @@ pub struct Restored {
     pub files: u64,
     pub file_bytes: u64,
     pub moved_aside: Option<MovedAside>,
+    /// To be ended when the user was told about `moved_aside`.
+    pub unreported: Option<Unreported>,
 }
 
 /// Files that were moved away, for `--json`.
@@ -77,7 +82,7 @@ pub fn prepare(
     args: &RestartArgs,
 ) -> Result<Prepared, Failure> {
     // Complete or undo an interrupted restart before its temporary files are removed.
-    tell_recovered(recover(&args.to).map_err(|error| receiver(error.into()))?, &args.to);
+    let before = tell_recovered(recover(&args.to).map_err(|error| receiver(error.into()))?, &args.to);
     // Each thread may open a file.
     let threads = threads_of(args.threads).min(2 * descriptors_share());
     let target = if args.copy { Target::for_copy(&args.to) } else { Target::new(&args.to) };
@@ -106,17 +111,17 @@ pub fn prepare(
     if let (Some(file), Some(recording)) = (&args.trace, recording) {
         write_trace(file, recording).map_err(Failure::Receiver)?;
     }
-    Ok(Prepared { target, files, how })
+    Ok(Prepared { target, files, how, before })
 }
 
 impl Prepared {
     /// Gives all files their final names, or no file its final name.
     pub fn publish(self) -> Result<Restored, Failure> {
-        let Self { target, files, how } = self;
+        let Self { target, files, how, before } = self;
         let file_bytes = files.iter().map(VerifiedFile::bytes).sum();
         let file_count = files.iter().filter(|file| file.is_file()).count() as u64;
         let (published, recovered) = publish_all(&target, files, &how).map_err(|error| receiver(error.into()))?;
-        tell_recovered(recovered, target.path());
+        let before = tell_recovered(recovered, target.path()).or(before);
         for path in &published.not_made {
             eprintln!(
                 "mcr: {}: this link is not restored: it leads to another directory, or a directory exists in its place",
@@ -138,8 +143,12 @@ impl Prepared {
             let files = published.aside.iter().map(|aside| escaped(&aside.path)).collect();
             MovedAside { to, files, may_be_whole: published.hides_newer }
         });
+        let moved_aside = match before {
+            Some(before) if before.may_be_whole || moved_aside.is_none() => Some(before),
+            _ => moved_aside,
+        };
         let files = file_count - u64::from(published.keeps_settings);
-        Ok(Restored { files, file_bytes, moved_aside })
+        Ok(Restored { files, file_bytes, moved_aside, unreported: published.unreported })
     }
 }
 
@@ -160,9 +169,10 @@ fn escaped(path: &FilePath) -> String {
     text
 }
 
-fn tell_recovered(recovered: Recovered, to: &Path) {
-    let Recovered { completed, undone } = recovered;
-    let to = to.display();
+/// Tells the user about killed restarts. Returns what the last one had moved aside.
+fn tell_recovered(recovered: Recovered, target: &Path) -> Option<MovedAside> {
+    let Recovered { completed, undone, aside } = recovered;
+    let to = target.display();
     if completed > 0 {
         eprintln!(
             "mcr: {to}: an earlier restart was killed while it renamed files; all of its files have their final \
@@ -175,6 +185,10 @@ fn tell_recovered(recovered: Recovered, to: &Path) {
              restart"
         );
     }
+    let MovedBefore { to, files, hides_newer } = aside?;
+    let (to, count) = (target.join(to), counted(files.len() as u64, "file"));
+    eprintln!("mcr: it moved {count} aside to {}", to.display());
+    Some(MovedAside { to, files: files.iter().map(escaped).collect(), may_be_whole: hides_newer })
 }
 
 fn tell_aside(what: &str, aside: &[Aside]) {

@@ -11,14 +11,17 @@ use crate::left_running;
 use crate::list::newest_first;
 use crate::mendable::tell_if_mendable;
 use crate::not_read::{not_read, way_to_read};
+use crate::ours;
 use crate::output::{counted, human_rate, human_time, json_word, name_of, print, print_json, tell};
 use crate::overlooked::of_the_application;
 use crate::prepare::{MovedAside, prepare, preview};
 use crate::restorers::Failure;
+use crate::series::restart_files_first;
 use crate::which::{checkpoint_of, skips_doubtful, steps_before_latest, tell_of_newer};
 use anyhow::bail;
 use mcr_cnc::layout::pointers::may_be_left;
 use mcr_cnc::layout::{ScanLimits, list};
+use mcr_cnc::restart::Unreported;
 use mcr_cnc::state::{AgentState, Loaded};
 use mcrengine::container::ReadError;
 use mcrengine::error_chain::error_chain;
@@ -119,6 +122,9 @@ const DECISION_MAX: Duration = Duration::from_secs(10);
 /// Time between two checks whether the other node has decided.
 const DECISION_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Stands before the reason for which an earlier restart skipped a checkpoint.
+const BECAUSE: &str = ", because: ";
+
 /// Restores the newest good checkpoint, or the wanted checkpoint. First the records of the job give this restart its
 /// [`Role`]: decide for a new incarnation (`Decide`), follow the decision of another node (`Follow`), only copy files
 /// (`Look`), or wait for another node's next decision (`Lost`). Then the candidates are tried, newest first: the files
@@ -127,7 +133,10 @@ const DECISION_INTERVAL: Duration = Duration::from_millis(250);
 fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let store = open_store(&args.store)?;
-    let Some(job) = job_of(&store, &args.store)? else { return new_run(&args, None, None) };
+    let Some(job) = job_of(&store, &args.store)? else {
+        ours::jobs(&store, &args.store.store)?; // fails if this is no store
+        return new_run(&args, None, None);
+    };
     let asked = args.checkpoint.clone();
     let known = if asked.is_some() { manifest::list(&store, &job)? } else { Vec::new() };
     // `latest` stands for the checkpoint that a restart chooses by itself, `latest~N` for the one N places before.
@@ -176,6 +185,9 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
         bail!("there is no latest~{before}: job {job} has no complete checkpoint; `mcr list` shows all checkpoints");
     }
     if is_new {
+        if all.is_empty() && followed.is_none() {
+            ours::jobs(&store, &args.store.store)?;
+        }
         return nothing_restored(&store, &job, &args, &all, &decider, &role);
     }
     if let (Some(record), Some(wanted)) = (followed, &args.checkpoint)
@@ -343,6 +355,9 @@ fn restore_newest(args: RestartArgs, attempts: u32) -> anyhow::Result<ExitCode> 
                 args.to.display()
             ));
             return Err(error);
+        }
+        if let Some(Err(error)) = restored.unreported.map(Unreported::reported) {
+            tracing::warn!(%error, "the next restart will tell about the same files that were moved aside");
         }
         return Ok(exit_of(report.outcome));
     }
@@ -578,6 +593,7 @@ fn candidates<'a>(
     if chosen.is_empty() {
         bail!("job {job} has no complete checkpoint; `mcr list` shows what is missing");
     }
+    let outputs = restart_files_first(&mut chosen);
     let newer = || all.iter().take_while(|state| state.id != chosen[0].id);
     if let Some(unreadable) = newer().find(|state| state.is_unreadable) {
         let problems = problems_of(unreadable);
@@ -585,6 +601,13 @@ fn candidates<'a>(
         let what = format!("{} {is} the newest, and it was not read ({problems})", unreadable.id);
         let older = format!("{}; --checkpoint {} restores an older one", way_to_read(&problems), chosen[0].id);
         return Err(not_read(what, &problems, older));
+    }
+    for output in outputs {
+        let (id, instead) = (&output.id, &chosen[0].id);
+        let reason =
+            format!("by the names, {instead} is a restart file, and {id} is not; --checkpoint {id} restores it");
+        eprintln!("mcr: {id} is skipped: {reason}");
+        passed_over.push(PassedOver { checkpoint: id.clone(), reason });
     }
     let line = incarnations.line();
     for state in newer() {
@@ -597,11 +620,13 @@ fn candidates<'a>(
                 // If the earlier restart could not restore the checkpoint, --checkpoint may not restore it either.
                 match record.passed_over.iter().find(|skipped| skipped.checkpoint == *id) {
                     Some(PassedOver { reason: why, .. }) => {
+                        // The earlier restart may have skipped the checkpoint because of a restart before it.
+                        let why = why.rsplit(BECAUSE).next().unwrap_or(why);
                         tell(format!(
-                            "{id} is skipped: {reason}, because: {why}. mcr verify {id} shows whether it is good now; \
+                            "{id} is skipped: {reason}{BECAUSE}{why}. mcr verify {id} shows whether it is good now; \
                              then --checkpoint {id} restores it"
                         ));
-                        format!("{reason}, because: {why}")
+                        format!("{reason}{BECAUSE}{why}")
                     }
                     None => {
                         tell(format!("{id} is skipped: {reason}; --checkpoint {id} restores it anyway"));

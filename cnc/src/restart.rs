@@ -25,8 +25,8 @@ mod target;
 mod verified;
 
 pub use error::RestoreError;
-pub use journal::{Recovered, is_interrupted, recover};
-pub use publish::{Aside, Publish, Published, Why, preview, publish_all};
+pub use journal::{MovedBefore, Recovered, is_interrupted, recover};
+pub use publish::{Aside, Publish, Published, Unreported, Why, preview, publish_all};
 use target::Temporary;
 pub use target::{Target, descriptors_share};
 pub use verified::{RestoredFile, VerifiedFile, sync_dirs};

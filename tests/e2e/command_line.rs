@@ -23,6 +23,15 @@ fn a_directory_of_other_programs_is_no_store_and_its_directories_are_no_checkpoi
         assert!(error["message"].as_str().is_some_and(|text| text.contains("is no store of mcr")), "{error}");
         assert_eq!(error["path"], etc.to_str().expect("UTF-8"));
     }
+    // A restart from such a directory is no new run.
+    std::fs::create_dir(dir.path().join("run")).expect("made");
+    std::fs::write(dir.path().join("run/out_1.0"), "a state").expect("written");
+    for (store, job) in [("etc", &[][..]), ("etc", &["--job", "wave"]), ("run", &["--job", "wave"])] {
+        let (store, to) = (dir.path().join(store), dir.path().join("to"));
+        let failed = run(mcr().arg("restart").arg("--store").arg(&store).arg("--to").arg(to).args(job), 1);
+        assert!(String::from_utf8_lossy(&failed.stderr).contains("is no store of mcr"), "{failed:?}");
+        assert!(std::fs::read_dir(&store).expect("there").count() == 1, "something was recorded");
+    }
     // The first group of a job is being written, and a directory of another program is in the job.
     std::fs::create_dir_all(etc.join("wave/it_1")).expect("made");
     std::fs::write(etc.join("wave/it_1/.group-0000.mcr.1f"), "begun").expect("written");

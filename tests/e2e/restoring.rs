@@ -582,3 +582,20 @@ fn a_restart_whose_result_cannot_be_printed_says_that_the_files_are_restored() {
     assert!(said.contains("the files of it_1 ARE restored, to ") && said.contains("cannot be written"), "{said}");
     assert_same_files(&contents(&site.data()), &contents(&site.to()));
 }
+
+#[test]
+fn restart_files_are_restored_although_outputs_are_newer() {
+    let site = Site::empty();
+    let names = ["fields_1", "fields_3", "rst_3", "fields_5", "rst_6", "fields_7"];
+    std::fs::create_dir_all(site.data()).expect("made");
+    for (name, at) in names.iter().zip((1_000_000..).step_by(60)) {
+        std::fs::write(site.data().join(format!("{name}.0")), name).expect("written");
+        set_time(&site.data().join(format!("{name}.0")), at);
+    }
+    site.save("{checkpoint}.{rank}", 1);
+    let said = text(&run(&mut site.restart(), 2).stdout);
+    assert!(said.contains("this is OLDER than fields_7") && said.contains("rst_6 is a restart file"), "{said}");
+    assert_eq!(contents(&site.to()).into_values().collect::<Vec<_>>(), [b"rst_6".to_vec()]);
+    std::fs::remove_dir_all(site.to()).expect("removed");
+    run(site.restart().args(["--checkpoint", "fields_7"]), 0);
+}

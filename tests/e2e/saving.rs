@@ -883,6 +883,7 @@ fn a_restart_from_a_directory_that_is_no_store_creates_nothing_there() {
     std::fs::write(no_store.join("data.txt"), "text").expect("written");
     let mut restart = mcr();
     restart.args(["restart", "--job", "j", "--store"]).arg(&no_store).arg("--to").arg(dir.path().join("to"));
-    run(&mut restart, 3);
+    let failed = run(&mut restart, 1);
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("is no store of mcr"), "{failed:?}");
     assert_eq!(std::fs::read_dir(&no_store).expect("lists").count(), 1);
 }

@@ -35,13 +35,26 @@ const VERSION: u32 = 1;
 /// node is running is not known. A publication usually takes less than a second.
 const FRESH_MAX: Duration = Duration::from_secs(60);
 
-/// Numbers of killed restarts that were completed or undone.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What was found of killed restarts: how many were completed or undone, and which files the last one had moved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Number of killed restarts that were completed. All files of these restarts have their final names now.
     pub completed: usize,
     /// Number of killed restarts that were undone. All changes of these restarts were reverted.
     pub undone: usize,
+    /// What the last completed restart had moved aside.
+    pub aside: Option<MovedBefore>,
+}
+
+/// The files that a killed restart had moved aside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MovedBefore {
+    /// The directory below the target directory to which the files were moved.
+    pub to: String,
+    /// The paths of the files, relative to that directory.
+    pub files: Vec<FilePath>,
+    /// Whether the files may be a whole checkpoint that is newer than the restored checkpoint.
+    pub hides_newer: bool,
 }
 
 /// All changes of a publication, with enough information to repeat or undo them.
@@ -54,6 +67,9 @@ struct Journal {
     aside: Option<String>,
     /// Paths of the moved files.
     moves: Vec<String>,
+    /// Whether the moved files may be a whole checkpoint that is newer than the restored checkpoint.
+    #[serde(default)]
+    hides_newer: bool,
     renames: Vec<Rename>,
 }
 
@@ -73,6 +89,7 @@ pub(super) struct Steps {
     pub(super) synced: bool,
     pub(super) aside: Option<String>,
     pub(super) moves: Vec<FilePath>,
+    pub(super) hides_newer: bool,
     pub(super) renames: Vec<(FilePath, CString, Identity)>,
 }
 
@@ -106,6 +123,7 @@ impl Steps {
             synced: self.synced,
             aside: self.aside.clone(),
             moves: self.moves.iter().map(|path| escape(path.as_bytes())).collect(),
+            hides_newer: self.hides_newer,
             renames: self.renames.iter().map(rename).collect(),
         }
     }
@@ -133,6 +151,7 @@ impl Steps {
         Some(Self {
             synced: journal.synced,
             moves: journal.moves.iter().map(path).collect::<Option<_>>()?,
+            hides_newer: journal.hides_newer,
             renames: journal.renames.iter().map(rename).collect::<Option<_>>()?,
             aside: journal.aside,
         })
@@ -252,6 +271,11 @@ pub(super) fn recover_locked(to: &Path) -> Result<Recovered, RestoreError> {
                 let is_safe = steps.synced || leftovers::is_at_work(&name).is_some();
                 if is_safe && steps.can_go_forward(to) && steps.forward(to).is_ok() {
                     recovered.completed += 1;
+                    recovered.aside = steps.aside.clone().filter(|_| !steps.moves.is_empty()).map(|to| MovedBefore {
+                        to,
+                        files: steps.moves.clone(),
+                        hides_newer: steps.hides_newer,
+                    });
                 } else {
                     steps.undo(to)?;
                     recovered.undone += 1;
@@ -310,7 +334,7 @@ mod tests {
             renames.push((path(new), temporary, (is.inode, is.bytes, is.modified_ns)));
         }
         let moves = ["a", "d/b", "d/c"].map(path).to_vec();
-        let steps = Steps { synced: true, aside: Some(".mcr-aside-1".into()), moves, renames };
+        let steps = Steps { synced: true, aside: Some(".mcr-aside-1".into()), moves, hides_newer: true, renames };
         let name = format!("{JOURNAL_PREFIX}{here}");
         sealed::write(to, &name, KIND, VERSION, &steps.journal(), true).expect("written");
         for path in steps.moves.iter().take(steps_done) {
@@ -350,7 +374,10 @@ mod tests {
                 leftovers::remove_once(&File::open(dir.path().join(inner)).expect("opened").into());
             }
             assert!(is_interrupted(dir.path()), "{steps_done}");
-            assert_eq!(recover(dir.path()).expect("done"), Recovered { completed: 1, undone: 0 }, "{steps_done}");
+            let recovered = recover(dir.path()).expect("done");
+            assert_eq!((recovered.completed, recovered.undone), (1, 0), "{steps_done}");
+            let aside = recovered.aside.expect("files were moved");
+            assert_eq!((aside.to.as_str(), aside.files.len(), aside.hides_newer), (".mcr-aside-1", 3, true));
             let expected = [".mcr-aside-1/a old", ".mcr-aside-1/d/b old", ".mcr-aside-1/d/c old"];
             let expected = expected.into_iter().chain(["a new", "d/b new", "e/f new"]);
             assert_eq!(files(dir.path()), expected.collect::<Vec<_>>(), "{steps_done}");
@@ -364,7 +391,11 @@ mod tests {
             let dir = killed_after(steps_done);
             let left = std::fs::read_dir(dir.path().join("e")).expect("readable").flatten().next().expect("a file");
             std::fs::remove_file(left.path()).expect("removed");
-            assert_eq!(recover(dir.path()).expect("done"), Recovered { completed: 0, undone: 1 }, "{steps_done}");
+            assert_eq!(
+                recover(dir.path()).expect("done"),
+                Recovered { undone: 1, ..Recovered::default() },
+                "{steps_done}"
+            );
             assert_eq!(files(dir.path()), ["a old", "d/b old", "d/c old"], "{steps_done}");
             assert!(!dir.path().join(".mcr-aside-1").exists());
         }

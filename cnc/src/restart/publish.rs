@@ -111,6 +111,24 @@ pub struct Published {
     pub keeps_settings: bool,
     /// Links below the target directory through which files were restored.
     pub through: Vec<FilePath>,
+    /// The journal of the publication, if it has moved what the user must know about.
+    pub unreported: Option<Unreported>,
+}
+
+/// The journal of a publication whose moved files may be a newer checkpoint. If the process is killed before it has
+/// told the user, the next restart finds the journal, and tells the user.
+#[derive(Debug)]
+pub struct Unreported {
+    to: PathBuf,
+    journal: String,
+    sync: bool,
+}
+
+impl Unreported {
+    /// Removes the journal, because the user was told about the moved files.
+    pub fn reported(self) -> Result<(), RestoreError> {
+        remove_journal(&self.to, &self.journal, self.sync)
+    }
 }
 
 /// The existing files that stay, and the existing files that must be moved aside.
@@ -170,7 +188,7 @@ pub fn publish_all(
         None if moves.is_empty() => (None, Vec::new()),
         None => (Some(make_aside(to, &moves)?), Vec::new()),
     };
-    let steps = Steps { synced: how.sync, aside: aside.clone(), moves, renames };
+    let steps = Steps { synced: how.sync, aside: aside.clone(), moves, hides_newer, renames };
     if !steps.renames.is_empty() || !steps.moves.is_empty() {
         let name = steps.write_journal(to)?;
         if let Err(error) = steps.forward(to) {
@@ -182,7 +200,10 @@ pub fn publish_all(
         if how.sync {
             steps.sync(to, &published.files)?;
         }
-        remove_journal(to, &name, how.sync)?;
+        match hides_newer {
+            true => published.unreported = Some(Unreported { to: to.to_owned(), journal: name, sync: how.sync }),
+            false => remove_journal(to, &name, how.sync)?,
+        }
     }
     if how.sync {
         let inner = |path: &FilePath| Some(RestoredFile { path: inner_of(path).ok()?, bytes: 0 });
@@ -537,6 +558,24 @@ mod tests {
         let drv = Aside { path: drv, why: Why::Newer, is_newer: false };
         assert_eq!(aside, [drv], "the other pointer names the restored checkpoint");
         assert!(!to.path().join("rpointer.drv").exists() && to.path().join("rpointer.ice").exists());
+    }
+
+    #[test]
+    fn the_next_restart_knows_of_a_newer_checkpoint_that_was_moved_aside_until_the_user_was_told() {
+        let to = tempfile::tempdir().expect("a directory");
+        std::fs::write(to.path().join("out_3.0"), "step 3").expect("written");
+        let files = vec![verified(to.path(), "out_2.0", "step 2", 1_000_000_000)];
+        let how = Publish { label: Some("2".to_owned()), ..Publish::default() };
+        let published = publish_all(&Target::new(to.path()), files, &how).expect("published").0;
+        assert!(published.hides_newer, "{published:?}");
+        let before = recover_locked(to.path()).expect("read").aside.expect("the journal is there");
+        assert!(before.hides_newer && before.to == ".mcr-aside-1" && before.files.len() == 1, "{before:?}");
+
+        std::fs::write(to.path().join("out_4.0"), "step 4").expect("written");
+        let files = vec![verified(to.path(), "out_2.0", "step 2", 1_000_000_000)];
+        let published = publish_all(&Target::new(to.path()), files, &how).expect("published").0;
+        published.unreported.expect("files were moved").reported().expect("removed");
+        assert_eq!(recover_locked(to.path()).expect("read"), Recovered::default());
     }
 
     #[test]
