@@ -108,6 +108,8 @@ pub fn run(args: PruneArgs) -> anyhow::Result<ExitCode> {
             print(&summary(&pruned, args.dry_run))?;
             if !pruned.checkpoints.is_empty() {
                 print(none_left(&manifest::list(&store, &job)?, &pruned.checkpoints, args.dry_run))?;
+            } else if let Some(line) = what_stays(&manifest::list(&store, &job)?) {
+                print(&line)?;
             }
         }
         Ok(())
@@ -187,6 +189,24 @@ fn check_names<'a>(
         }
     }
     Ok(())
+}
+
+/// A line about the checkpoints that a user may want to remove, and that prune removes only by name.
+fn what_stays(states: &[CheckpointState]) -> Option<String> {
+    const NAMED_MAX: usize = 8;
+    let word = |state: &CheckpointState| match () {
+        () if state.is_pruned => None,
+        () if state.is_damaged || state.found_damaged.is_some() => Some("damaged"),
+        () if state.bad.is_some() => Some("bad"),
+        () if state.is_set_aside => Some("set aside"),
+        () => None,
+    };
+    let left: Vec<String> =
+        states.iter().filter_map(|state| Some(format!("{} ({})", state.id, word(state)?))).collect();
+    let more = if left.len() > NAMED_MAX { ", ..." } else { "" };
+    let named = left.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+    (!left.is_empty())
+        .then(|| format!("not removed, because a rule may need them: {named}{more}; --drop ID removes one\n"))
 }
 
 /// A line if prune removed, or would remove, the last complete checkpoint.

@@ -8,6 +8,7 @@ use crate::mendable::tell_if_mendable;
 use crate::output::{Progress, counted, human_rate, human_time, name_of, note, print, print_json};
 use crate::which::checkpoint_of;
 use anyhow::bail;
+use mcrengine::container::ReadError;
 use mcrengine::copy::{MendedBy, MendedFile, Repaired, Side, repair};
 use mcrengine::ids::{CheckpointId, JobId};
 use mcrengine::incarnation::mend_records;
@@ -46,7 +47,7 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     };
     let (states, incomplete): (Vec<_>, Vec<_>) = states.into_iter().partition(is_read);
     let (mut damaged, mut unreadable, mut lines) = (Vec::new(), Vec::new(), Vec::new());
-    let checked = states.len();
+    let mut checked = states.len();
     let mut recording = args.trace.as_ref().map(|_| Recording::default());
     for state in states {
         let mut is_complete = state.is_complete();
@@ -62,6 +63,11 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
             verify_recorded(&store, &job, &id, options, &done, recording)
         };
         let mut report = read(id.to_string(), &mut recording);
+        if !report.is_good() && args.checkpoint.is_none() && is_removed(&store, &job, &id) {
+            checked -= 1;
+            note(format!("{id} was removed while it was verified, as by prune or keep; it does not count"));
+            continue;
+        }
         let mut repaired = Repaired::default();
         if args.repair && !(report.is_good() && report.damaged_parity.is_empty()) {
             repaired = mend(other.as_ref(), &store, &job, &id);
@@ -162,6 +168,15 @@ pub fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(exit.into())
+}
+
+/// Whether the checkpoint was removed since the list of checkpoints was read.
+fn is_removed(store: &dyn Store, job: &JobId, id: &CheckpointId) -> bool {
+    match manifest::state(store, job, id) {
+        Ok(state) => state.is_pruned,
+        Err(ReadError::Missing { .. }) => true,
+        Err(_) => false,
+    }
 }
 
 /// A sentence if the checkpoint cannot be verified within the memory budget. It is verified nevertheless.
