@@ -33,4 +33,4 @@ pub(crate) use spoiled::{SPOILED, spoiled};
 pub(crate) use state::unknown_state;
 pub use state::{CheckpointState, Condition};
 pub(crate) use taken::check_not_committed;
-pub use taken::has_container;
+pub use taken::{has_container, lost, may_be_referred_to};

@@ -17,7 +17,7 @@ use mcrengine::codec::{Profile, SegmentMemory, StoreRate, cores, threads_of_each
 use mcrengine::container::{self, ContainerSummary, ContainerWriter, Contents, ReadError};
 use mcrengine::header::FileHeader;
 use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId};
-use mcrengine::manifest::{self, Doubt, Manifest, ManifestDraft};
+use mcrengine::manifest::{self, Doubt, KnownContainer, Manifest, ManifestDraft};
 use mcrengine::marks::is_damaged;
 use mcrengine::parity::{self, ParityPercent};
 use mcrengine::plan::{PlanOptions, SegmentPlan};
@@ -207,12 +207,19 @@ impl Flush<'_> {
         let mut needed: Vec<CheckpointId> =
             newest.known_containers().into_iter().map(|known| known.container.checkpoint).collect();
         needed.dedup();
-        let Some(damaged) = needed.iter().find(|id| is_damaged(self.store, &self.job, id)) else {
-            return Some(newest);
-        };
-        tracing::warn!(job = %self.job, checkpoint = %self.checkpoint, %damaged,
-            "an older checkpoint is damaged, so its bytes are not reused; storing everything");
-        None
+        if let Some(damaged) = needed.iter().find(|id| is_damaged(self.store, &self.job, id)) {
+            tracing::warn!(job = %self.job, checkpoint = %self.checkpoint, %damaged,
+                "an older checkpoint is damaged, so its bytes are not reused; storing everything");
+            return None;
+        }
+        let check = |known: &KnownContainer| manifest::may_be_referred_to(self.store, &self.job, known).err();
+        if let Some(error) = newest.known_containers().iter().find_map(check) {
+            tracing::warn!(job = %self.job, checkpoint = %self.checkpoint, %error,
+                "a container of an older checkpoint cannot be read, so its bytes are not reused; storing everything. \
+                 mcr verify shows which checkpoints are damaged");
+            return None;
+        }
+        Some(newest)
     }
 
     /// The variables that the newest checkpoint or another file of this checkpoint already holds. If the newest

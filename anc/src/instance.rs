@@ -339,10 +339,11 @@ fn has_files(
 /// Returns the newest name under the label whose committed groups have exactly these files. An interrupted run may
 /// have committed only some of the groups. Skips a checkpoint that a save cannot make complete: a checkpoint that is
 /// dead, marked as damaged, or not complete although all of its groups are in the store. If there is no such name,
-/// returns the next name that is not in use. If groups are committed under the name, also returns their place.
+/// returns the next name that is not in use. If groups are committed under the name, also returns their place. Never
+/// returns a name of `kept_free`.
 pub fn choose_for_all(
     store: &dyn Store,
-    names: &Names,
+    (names, kept_free): (&Names, &BTreeSet<CheckpointId>),
     job: &JobId,
     label: &CheckpointId,
     grouping: Grouping,
@@ -353,6 +354,9 @@ pub fn choose_for_all(
     let free = generations.last().map_or(1, |newest| newest.saturating_add(1));
     'generation: for generation in generations.iter().rev() {
         let Ok(id) = label.with_generation(*generation) else { continue };
+        if kept_free.contains(&id) {
+            continue;
+        }
         let state = match manifest::state(store, job, &id) {
             Err(ReadError::Missing { .. }) => continue, // pruned meanwhile
             other => other?,
@@ -389,7 +393,8 @@ pub fn choose_for_all(
             return Ok((id, state.place));
         }
     }
-    Ok((label.with_generation(free).unwrap_or_else(|_| label.clone()), None))
+    let unused = (free..=u32::MAX).map_while(|generation| label.with_generation(generation).ok());
+    Ok((unused.into_iter().find(|id| !kept_free.contains(id)).unwrap_or_else(|| label.clone()), None))
 }
 
 /// The next free name for a committed content, if links or pointer files were added to its files after the commit.
@@ -639,7 +644,14 @@ mod tests {
         let choose = |failures: usize| {
             let store = FaultyStore::new(store.clone(), Fault::None).with_failing_reads("j/a", failures);
             let grouping = Grouping::new(1, 1).expect("one rank");
-            choose_for_all(&store, &Names::default(), &job, &label, grouping, &[Arc::new(Vec::new())])
+            choose_for_all(
+                &store,
+                (&Names::default(), &BTreeSet::new()),
+                &job,
+                &label,
+                grouping,
+                &[Arc::new(Vec::new())],
+            )
         };
         assert_eq!(choose(0).expect("the store can be read").0.to_string(), "a~2");
         let error = choose(usize::MAX).expect_err("the checkpoint may already be in the store");

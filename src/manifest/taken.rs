@@ -1,12 +1,14 @@
 //! Checks whether a group may be written, or is already committed.
 
-use super::format::{Manifest, manifest_path, read_manifest};
+use super::format::{KnownContainer, Manifest, PRUNED, manifest_path, read_manifest};
 use super::list::list;
 use super::state::CheckpointState;
-use crate::container::{ContainerReader, container_path};
+use crate::container::{ContainerReader, checkpoint_dir, container_path};
 use crate::error::{Advice, ReadError, StoreError};
 use crate::ids::{CheckpointId, GroupId, JobId};
 use crate::store::Store;
+use std::collections::BTreeSet;
+use std::path::Path;
 
 /// Whether the container that a manifest names exists and has the length and index that the manifest states. This
 /// function does not read the segments; [`verify`](crate::verify::verify) reads the segments.
@@ -18,6 +20,48 @@ pub fn has_container(store: &dyn Store, manifest: &Manifest) -> Result<bool, Sto
         Err(error) if error.advice() == Advice::OlderCheckpoint => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether the container of an older checkpoint exists and can be opened, so that a new checkpoint may refer to it.
+/// Reads the index only if the length is not the length at the commit, as after a repack.
+pub fn may_be_referred_to(store: &dyn Store, job: &JobId, known: &KnownContainer) -> Result<(), ReadError> {
+    let of = &known.container;
+    let relative = container_path(job, &of.checkpoint, of.group);
+    let file = store.open(&relative).map_err(ReadError::from_store)?;
+    if file.len() == known.bytes {
+        return Ok(());
+    }
+    let path = store.root().join(&relative);
+    let found = ContainerReader::from_file(file, path.clone())?.index_digest();
+    match found == of.index_digest {
+        true => Ok(()),
+        false => {
+            let what = format!("the digest of the index is {found}, expected {}", of.index_digest);
+            Err(ReadError::Invalid { path, part: "the index", what })
+        }
+    }
+}
+
+/// The checkpoints with a container that is missing, or has lost its manifest, although other checkpoints refer to it.
+/// Another container must not take its name, because a copy of the missing file would mend the checkpoints.
+pub fn lost(store: &dyn Store, job: &JobId) -> Result<BTreeSet<CheckpointId>, StoreError> {
+    let states = list(store, job)?;
+    let needed: BTreeSet<_> = states.iter().flat_map(|s| &s.references).map(|r| (&r.checkpoint, r.group)).collect();
+    let is_missing = |path: &Path| match store.stat(path) {
+        Err(error) if error.is_not_found() => Ok(true),
+        Err(error) => Err(error),
+        Ok(_) => Ok(false),
+    };
+    let mut lost = BTreeSet::new();
+    for (id, group) in needed {
+        let mark = checkpoint_dir(job, id).join(PRUNED);
+        let has_lost_manifest =
+            || -> Result<bool, StoreError> { Ok(is_missing(&manifest_path(job, id, group))? && is_missing(&mark)?) };
+        if is_missing(&container_path(job, id, group))? || has_lost_manifest()? {
+            lost.insert(id.clone());
+        }
+    }
+    Ok(lost)
 }
 
 /// Fails with [`StoreError::Committed`] if a group must not be written. A group must not be written if it has a valid

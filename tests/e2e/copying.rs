@@ -260,3 +260,27 @@ fn a_damaged_container_is_not_replaced_by_that_of_another_run() {
     assert!(text.contains("another checkpoint with the name sim.it_1"), "{text}");
     assert_eq!(std::fs::read(&container).expect("read"), b"damaged");
 }
+
+#[test]
+fn steps_are_saved_whole_after_an_old_container_was_lost_and_a_copy_still_mends_the_old_steps() {
+    for save_again in [false, true] {
+        let site = Site::new();
+        run(&mut site.copy("--job wave --all", "copy"), 0);
+        let first = list(&site.path("store")).last().expect("three steps")["checkpoint"].clone();
+        let lost = site.path("store/wave").join(first.as_str().expect("a name")).join("group-0000.mcr");
+        std::fs::remove_file(&lost).expect("removed");
+        if save_again {
+            let mut save = site.command("save --job wave --group-size 2", "store");
+            let saved = run(save.arg(site.path("data")).args(["--layout", "{checkpoint}.rank_{rank}.h5"]), 0);
+            let said = String::from_utf8_lossy(&saved.stderr);
+            assert!(said.contains("mcr verify --repair --from COPY"), "{said}");
+            let to = site.path("again");
+            run(site.command("restart --job wave", "store").arg("--to").arg(&to), 0);
+            assert_eq!(contents(&to).len(), 4);
+            assert!(!lost.exists(), "another container has the name of the lost one");
+        }
+        run(site.command("verify --repair --job wave", "store").arg("--from").arg(site.path("copy")), 0);
+        let all = list(&site.path("store"));
+        assert!(all.len() == if save_again { 6 } else { 3 } && all.iter().all(|c| c["complete"] == true), "{all:?}");
+    }
+}

@@ -257,6 +257,13 @@ fn hand_out(
     let (store, job, grouping): (&dyn Store, _, _) = (committer.store, committer.job, committer.grouping);
     let (names, groups) = (Names::default(), grouping.groups() as usize);
     let incarnation = incarnation::newest(store, job)?;
+    let lost = manifest::lost(store, job)?;
+    for id in &lost {
+        note(format!(
+            "a file of {id} that other checkpoints need is missing in the store; mcr verify shows which checkpoints \
+             are damaged, and if there is a copy of the store, mcr verify --repair --from COPY mends them"
+        ));
+    }
     // The age of the incarnation is read from the store only once. For each checkpoint, the time since then is added
     // before the age is compared with the age of the checkpoint's files.
     let (age_at_first, aged_from) = match &incarnation {
@@ -304,7 +311,7 @@ fn hand_out(
             contents[group].push((kept.file.fingerprint, kept.image));
         }
         let headers: Vec<_> = headers.into_iter().map(Arc::new).collect();
-        let (mut checkpoint, mut begun) = choose_for_all(store, &names, job, &label, grouping, &headers)?;
+        let (mut checkpoint, mut begun) = choose_for_all(store, (&names, &lost), job, &label, grouping, &headers)?;
         let written_ms = written_ns / 1_000_000;
         let is_too_late = incarnation.as_ref().filter(|_| is_of_before).and_then(|record| too_late(record, written_ms));
         // Only the newest checkpoint is saved again to add links and pointer files that were written after its first
