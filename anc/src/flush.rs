@@ -93,6 +93,8 @@ pub struct Flush<'a> {
     pub incarnation: u32,
     /// When the application wrote the newest of the files, in milliseconds since 1970.
     pub written_unix_ms: i64,
+    /// See [`Manifest::first_unix_ms`].
+    pub first_unix_ms: Option<i64>,
     /// The files of the group's ranks, in rank order.
     pub files: Arc<Vec<FileHeader>>,
     /// The source of the files' bytes.
@@ -162,6 +164,7 @@ pub fn flush_checkpoint(flush: Flush<'_>) -> Result<Manifest, FlushError> {
     let draft = ManifestDraft {
         incarnation: flush.incarnation,
         written_unix_ms: flush.written_unix_ms,
+        first_unix_ms: flush.first_unix_ms,
         doubt: flush.doubt.clone(),
         ranks: flush.grouping.ranks(),
         group_size: flush.group_size,

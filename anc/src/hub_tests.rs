@@ -239,6 +239,7 @@ pub(crate) fn manifest_of(id: &CheckpointId) -> Manifest {
         scheme: Scheme::default(),
         profile: String::new(),
         written_unix_ms: 0,
+        first_unix_ms: None,
         created_unix_ms: 0,
         elapsed_ms: 0,
         in_a_row: 0,

@@ -14,6 +14,7 @@ use crate::names::Names;
 use crate::rewritten::{Rewritten, cut, first_written_after, rewritten};
 use doubts::{doubt_of, doubt_of_drift, doubt_of_joining, doubt_of_lag, doubt_of_times};
 use in_step::{InStep, doubt_of_rank};
+use lag::usual_lag_ms;
 use mcrengine::container::ReadError;
 use mcrengine::header::{FileHeader, FileKind};
 use mcrengine::ids::{CheckpointId, GroupId, Grouping, JobId, Rank};
@@ -27,6 +28,7 @@ use steps::{ONE_STEP_MS, Taken, step_ms, usual_step_ms};
 
 mod doubts;
 mod in_step;
+mod lag;
 mod steps;
 
 pub use steps::{Written, may_be_reused};
@@ -99,7 +101,9 @@ pub fn choose_instance(
         // The times of another incarnation are not comparable with the steps of this incarnation.
         let other = other.filter(|other| other.incarnation == written.incarnation);
         let is_doubtful = other.as_ref().is_some_and(|other| other.doubt.is_some());
-        taken.push(Taken { id, ours, other_ms: other.map(|other| other.written_unix_ms), is_doubtful });
+        let (other_ms, other_first_ms) =
+            (other.as_ref().map(|other| other.written_unix_ms), other.as_ref().and_then(|other| other.first_unix_ms));
+        taken.push(Taken { id, ours, other_ms, other_first_ms, is_doubtful });
     }
     own.sort_by_key(Manifest::place);
     let stale = if written.is_late_part { Vec::new() } else { stale_ranks(&own, files, written) };
@@ -143,7 +147,7 @@ pub fn choose_instance(
     let doubt = doubt.or_else(|| {
         let is_new = own.iter().filter(|own| own.incarnation == written.incarnation).count() <= 1;
         let joined = joined.filter(|_| is_new)?;
-        doubt_of_joining(&key.label, joined, &taken, ours_ms, usual_step_ms(&own))
+        doubt_of_joining(&key.label, joined, &taken, (written, usual_step_ms(&own)))
     });
     let doubt = doubt.or_else(|| doubt_of_times(&key.label, grouping, &own, written));
     let doubt = doubt.or_else(|| doubt_of_lag(&key.label, &own, (&taken, joined), written));
@@ -501,12 +505,17 @@ pub fn committed(
     }
 }
 
-/// The name under which other groups committed files that were written at nearly the same time. `None` if there is no
-/// such name, or if this group cannot use the name.
+/// The name under which other groups committed files of the same step. `None` if there is no such name, or if this
+/// group cannot use the name. The files of one step are apart by the usual time, see [`usual_lag_ms`].
 /// `own` has the contents that this group committed under the label, the oldest first.
 fn fitting<'a>(taken: &'a [Taken], own: &[Manifest], ours_ms: i64, written: Written<'_>) -> Option<&'a Taken> {
     let spread_ms = i64::try_from(written.spread.as_millis()).unwrap_or(i64::MAX);
-    let apart = |other_ms: i64| ours_ms.saturating_sub(other_ms).saturating_abs();
+    let of_this_run = own.iter().filter(|own| own.incarnation == written.incarnation);
+    let own_ms: Vec<i64> = of_this_run.map(|own| own.written_unix_ms).collect();
+    let of_own_ms = step_ms(own, ours_ms).filter(|step_ms| *step_ms > 0 && !own_ms.is_empty());
+    let lag_ms = usual_lag_ms(taken, own, written, of_own_ms);
+    let apart_of = |ms: i64, other_ms: i64| ms.saturating_sub(lag_ms).saturating_sub(other_ms).saturating_abs();
+    let apart = |other_ms: i64| apart_of(ours_ms, other_ms);
     // Finds the content that is nearest in time, even if this group has a part in that content. If this group has a
     // part in that content, the group's new files belong to a step that the other groups do not have.
     let (nearest, place) = (taken.iter().enumerate())
@@ -514,30 +523,29 @@ fn fitting<'a>(taken: &'a [Taken], own: &[Manifest], ours_ms: i64, written: Writ
         .min_by_key(|(_, _, ms)| apart(*ms))
         .map(|(i, taken, _)| (taken, i))?;
     let other_ms = nearest.other_ms?;
-    if nearest.ours || apart(other_ms) > spread_ms || written.not_before_ms.is_some_and(|ms| other_ms < ms) {
+    let is_within_spread = ours_ms.saturating_sub(other_ms).saturating_abs() <= spread_ms;
+    let is_overwritten = written.not_before_ms.is_some_and(|ms| other_ms.saturating_add(lag_ms.max(0)) < ms);
+    if nearest.ours || !is_within_spread || is_overwritten {
         return None;
     }
-    // If this group wrote an earlier content nearer in time to that content, the content belongs to an earlier step.
-    let of_this_run = own.iter().filter(|own| own.incarnation == written.incarnation);
-    let own_ms: Vec<i64> = of_this_run.map(|own| own.written_unix_ms).collect();
     // The length of a step is the time between the nearest content and the previous content, or the usual time between
     // the contents of this group. The shorter time is used, because a group may have missed steps.
     let before_ms = taken[..place].iter().rev().find_map(|taken| taken.other_ms);
     let of_others_ms = before_ms.map(|before_ms| other_ms.saturating_sub(before_ms).saturating_abs());
-    let of_own_ms = step_ms(own, ours_ms).filter(|step_ms| *step_ms > 0 && !own_ms.is_empty());
     let step_ms = [of_others_ms, of_own_ms].into_iter().flatten().min();
     // After the end of the application, the newest content of each group is of its last step.
     let is_newest = taken.iter().all(|taken| taken.other_ms <= nearest.other_ms);
     if written.has_ended && is_newest && step_ms.is_some_and(|step_ms| apart(other_ms) < step_ms) {
         return Some(nearest);
     }
-    if own_ms.iter().any(|own_ms| own_ms.saturating_sub(other_ms).saturating_abs() < apart(other_ms)) {
+    // If this group wrote an earlier content nearer in time to that content, the content belongs to an earlier step.
+    if own_ms.iter().any(|own_ms| apart_of(*own_ms, other_ms) < apart(other_ms)) {
         return None;
     }
     // Files that are newer than the nearest content belong to the content's step only if they are at most half a step
     // newer.
     match step_ms {
-        Some(step_ms) if ours_ms > other_ms && apart(other_ms) > step_ms / 2 => None,
+        Some(step_ms) if ours_ms.saturating_sub(lag_ms) > other_ms && apart(other_ms) > step_ms / 2 => None,
         _ => Some(nearest),
     }
 }
@@ -691,7 +699,7 @@ mod tests {
         let doubt = |label: &str, all: &[(bool, Option<i64>)], ours_ms: i64| {
             let (label, all) = (label.parse().expect("valid"), taken(all));
             let joined = fitting(&all, &[], ours_ms, WRITTEN).expect("joins");
-            doubt_of_joining(&label, joined, &all, ours_ms, None).is_some()
+            doubt_of_joining(&label, joined, &all, (Written { newest_ms: ours_ms, ..WRITTEN }, None)).is_some()
         };
         let (first, second) = ((false, Some(100_000)), (false, Some(104_000)));
         assert!(doubt("ck", &[first], 102_500) && doubt("restart.h5", &[first], 97_500));
@@ -705,7 +713,8 @@ mod tests {
         let doubt = |ours_ms: i64, usual_ms: i64| {
             let (label, all) = ("ck".parse().expect("valid"), taken(&[(false, Some(100_000))]));
             let joined = fitting(&all, &[], ours_ms, WRITTEN).expect("joins");
-            doubt_of_joining(&label, joined, &all, ours_ms, Some(usual_ms)).is_some()
+            let written = Written { newest_ms: ours_ms, ..WRITTEN };
+            doubt_of_joining(&label, joined, &all, (written, Some(usual_ms))).is_some()
         };
         assert!(doubt(105_000, 5_000), "the other group's step is probably the one before");
         assert!(!doubt(105_000, 60_000), "the ranks of a long step may write seconds apart");

@@ -111,6 +111,7 @@ impl Series {
             group_size: 1,
             incarnation: 0,
             written_unix_ms: self.steps as i64,
+            first_unix_ms: None,
             doubt: None,
             newest: &NewestOfGroups::default(),
             files: Arc::new(vec![file]),

@@ -301,6 +301,7 @@ fn store_checkpoint(store: &SimulatedStore, setup: &Setup, older: u32) {
             scheme: Scheme::default(),
             profile: "balanced".into(),
             written_unix_ms: i64::from(older),
+            first_unix_ms: None,
             doubt: None,
             created_unix_ms: u64::from(older),
             elapsed_ms: 1,

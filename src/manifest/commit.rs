@@ -22,6 +22,8 @@ pub struct ManifestDraft {
     pub incarnation: u32,
     /// Time at which the application wrote the newest of the files, in milliseconds since 1970.
     pub written_unix_ms: i64,
+    /// See [`Manifest::first_unix_ms`].
+    pub first_unix_ms: Option<i64>,
     /// What is uncertain about the files of the checkpoint; `None` if there is no doubt.
     pub doubt: Option<Doubt>,
     /// Number of ranks of the job.
@@ -87,6 +89,7 @@ pub fn write(
         scheme: index.scheme(),
         profile: draft.profile,
         written_unix_ms: draft.written_unix_ms,
+        first_unix_ms: draft.first_unix_ms,
         doubt: draft.doubt,
         created_unix_ms: draft.created_unix_ms,
         elapsed_ms: draft.elapsed_ms,

@@ -54,6 +54,10 @@ pub struct Manifest<Files = Vec<ManifestFile>> {
     /// Time at which the application wrote the newest of the files, in milliseconds since 1970, by the clock of the
     /// node of the application. This time determines the order of the checkpoints of an incarnation.
     pub written_unix_ms: i64,
+    /// Time at which the last of the group's ranks wrote its first files of this incarnation, in milliseconds since
+    /// 1970. `None` if an agent had not watched a rank from the begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_unix_ms: Option<i64>,
     /// What is uncertain about the files of the checkpoint; `None` if there is no doubt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubt: Option<Doubt>,

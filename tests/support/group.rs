@@ -223,6 +223,7 @@ pub fn how(sequence: u64) -> How {
         draft: ManifestDraft {
             incarnation: 0,
             written_unix_ms: 1_700_000_000_000 + sequence as i64,
+            first_unix_ms: None,
             doubt: None,
             ranks: 4,
             group_size: 2,

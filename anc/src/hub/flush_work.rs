@@ -17,7 +17,7 @@ use crate::spare::Spare;
 use crate::unpanicked::unpanicked;
 use mcr_proto::clock::steady_ns;
 use mcrengine::header::FileHeader;
-use mcrengine::ids::{Grouping, Rank};
+use mcrengine::ids::{Grouping, Rank, shape_of};
 use mcrengine::incarnation::{self, COPIED_NS, Draft};
 use mcrengine::living::GroupHolder;
 use mcrengine::manifest::{self, Place};
@@ -90,11 +90,12 @@ impl FlushWork {
             self.ranks.iter().map(|rank| (rank.rank, rank.written_unix_ns / 1_000_000)).collect();
         let intervals_ms = self.ranks.iter().filter_map(|rank| Some((rank.rank, rank.interval_ms?)));
         let intervals_ms: Vec<(Rank, i64)> = intervals_ms.collect();
-        let firsts_ms: BTreeMap<Rank, i64> =
+        let mut firsts_ms: BTreeMap<Rank, i64> =
             self.ranks.iter().filter_map(|rank| Some((rank.rank, rank.first_ms?))).collect();
         let newest_ms = ranks_ms.iter().map(|(_, ms)| *ms).max().unwrap_or(0);
         let went_back_ms = self.clock_went_back_ms(incarnation, newest_ms)?;
         ranks_ms.iter_mut().for_each(|(_, ms)| *ms = ms.saturating_add(went_back_ms));
+        firsts_ms.retain(|_, _| went_back_ms == 0); // by the clock before
         let place = self.place(incarnation, newest_ms.saturating_add(went_back_ms))?;
         let written = Written {
             spread: self.spread,
@@ -114,6 +115,7 @@ impl FlushWork {
             intervals_ms: &intervals_ms,
             firsts_ms: &firsts_ms,
             refused_ms: self.refused_ms,
+            is_of_series: self.is_of_series(),
             is_of_one_agent: self.ranks.windows(2).all(|pair| pair[0].link.session == pair[1].link.session),
             set_back: (self.ranks.iter().filter(|rank| rank.was_seen && rank.is_copy()))
                 .max_by_key(|rank| rank.kept_time_ns)
@@ -139,6 +141,7 @@ impl FlushWork {
                     group_size: self.group_size,
                     incarnation: place.incarnation,
                     written_unix_ms: place.written_unix_ms,
+                    first_unix_ms: written.first_ms(),
                     doubt,
                     files: self.files.into(),
                     source: &self.source,
@@ -165,6 +168,15 @@ impl FlushWork {
         // now, the value is `false`, and the hub asks the store again later.
         let exists = self.shared.completes.is(store, &GroupOf::from(&manifest));
         Ok(Flushed { id, manifest, exists, was_there })
+    }
+
+    /// Whether the newest checkpoint of the group has another name, which differs only in its numbers.
+    fn is_of_series(&self) -> bool {
+        let newest = self.shared.newest.of(&*self.store, &self.key.job, self.key.group);
+        newest.is_some_and(|newest| {
+            let (before, now) = (newest.checkpoint.label(), self.key.label.label());
+            before != now && shape_of(before) == shape_of(now)
+        })
     }
 
     /// Refuses to commit if another aggregator saves a run with the same name and identity.

@@ -1,7 +1,7 @@
 //! The reasons why it is uncertain whether the files of a content are of one step.
 
 use super::in_step::ranks_ms;
-use super::steps::{ONE_STEP_MS, Taken, Written, may_be_reused, step_ms};
+use super::steps::{ONE_STEP_MS, Taken, Written, reuse_of, step_ms};
 use mcrengine::ids::{CheckpointId, Grouping};
 use mcrengine::manifest::{Doubt, Manifest};
 
@@ -9,13 +9,13 @@ use mcrengine::manifest::{Doubt, Manifest};
 /// application may overwrite the name, no agent was watching while files were written, and the ranks wrote their files
 /// far apart. `None` if there is no doubt.
 pub(super) fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<Doubt> {
-    let unseen = written.unseen?;
-    let is_reused = may_be_reused(label);
+    let unseen = written.unseen.filter(|_| !written.is_of_series)?;
+    let reuse = reuse_of(label, &[], written)?;
     let oldest_ms = written.ranks_ms.iter().map(|(_, ms)| *ms).min()?;
     let apart_ms = written.newest_ms.saturating_sub(oldest_ms);
-    (is_reused && written.ranks_ms.len() > 1 && apart_ms >= ONE_STEP_MS).then(|| {
+    (written.ranks_ms.len() > 1 && apart_ms >= ONE_STEP_MS).then(|| {
         Doubt::of_step(format!(
-            "the name {label} has no number, so the code may overwrite it; the files of {unseen} were written \
+            "{reuse}; the files of {unseen} were written \
              before an agent watched them, and the ranks wrote their files {:.1} s apart: it is uncertain whether \
              the files are of one step",
             apart_ms as f64 / 1000.0
@@ -31,15 +31,16 @@ pub(super) fn doubt_of_joining(
     label: &CheckpointId,
     joined: &Taken,
     taken: &[Taken],
-    ours_ms: i64,
-    usual_ms: Option<i64>,
+    (written, usual_ms): (Written<'_>, Option<i64>),
 ) -> Option<Doubt> {
+    let ours_ms = written.newest_ms;
     let apart_ms = ours_ms.saturating_sub(joined.other_ms?).saturating_abs();
     let is_first = taken.iter().filter(|taken| taken.other_ms.is_some()).count() == 1;
+    let reuse = reuse_of(label, &[], written).filter(|_| !written.is_of_series)?;
     let of_one_step_ms = usual_ms.map_or(ONE_STEP_MS, |step_ms| (step_ms / 2).max(ONE_STEP_MS));
-    (is_first && may_be_reused(label) && apart_ms > of_one_step_ms).then(|| {
+    (is_first && apart_ms > of_one_step_ms).then(|| {
         Doubt::of_step(format!(
-            "the name {label} has no number, so the code may overwrite it, and how long a step of this run takes is \
+            "{reuse}, and how long a step of this run takes is \
              not known yet; two groups wrote their files {:.1} s apart: it is uncertain whether the files are of one \
              step",
             apart_ms as f64 / 1000.0
@@ -58,9 +59,10 @@ pub(super) fn doubt_of_times(
 ) -> Option<Doubt> {
     let (rank, set_back_ms) = written.set_back?;
     let step_ms = step_ms(own, written.newest_ms).filter(|step_ms| *step_ms > 0)?;
-    (grouping.groups() > 1 && may_be_reused(label) && set_back_ms >= step_ms / 2).then(|| {
+    let reuse = reuse_of(label, own, written)?;
+    (grouping.groups() > 1 && set_back_ms >= step_ms / 2).then(|| {
         Doubt::of_step(format!(
-            "the name {label} has no number, so the code may overwrite it; the modification times of the files of \
+            "{reuse}; the modification times of the files of \
              {rank} are {:.1} s earlier than the files' last change, as `cp -p` and `rsync -t` leave them, and a step \
              takes about {:.1} s: it is uncertain whether the files of all groups are of one step",
             set_back_ms as f64 / 1000.0,
@@ -87,9 +89,10 @@ pub(super) fn doubt_of_lag(
     let step_ms = step_ms(own, written.newest_ms).into_iter().chain(written.interval_ms()).min()?;
     // If contents are missing, the time between two contents is longer than a step.
     let is_long = lag_ms > ONE_STEP_MS && lag_ms.saturating_mul(3) >= step_ms && lag_ms < step_ms;
-    (may_be_reused(label) && is_long).then(|| {
+    let reuse = reuse_of(label, own, written)?;
+    is_long.then(|| {
         Doubt::of_step(format!(
-            "the name {label} has no number, so the code may overwrite it; the ranks wrote the files of {} {:.1} s \
+            "{reuse}; the ranks wrote the files of {} {:.1} s \
              apart, and now in another order: it is uncertain whether the files are of one step",
             first.checkpoint,
             lag_ms as f64 / 1000.0
@@ -146,9 +149,9 @@ pub(super) fn doubt_of_drift(
     };
     let last_ms = sure_ms.unwrap_or(last_ms);
     let then_ms = sure_ms.filter(is_still).or_else(|| [last_ms, first_ms].into_iter().find(is_changed))?;
-    may_be_reused(label).then(|| {
+    reuse_of(label, own, written).map(|reuse| {
         Doubt::of_step(format!(
-            "the name {label} has no number, so the code may overwrite it; the files of this group differ by \
+            "{reuse}; the files of this group differ by \
              {:+.1} s from those of the other groups, and by {:+.1} s in an earlier step, and a step takes about {:.1} \
              s: it is uncertain whether the files of all groups are of one step",
             now_ms as f64 / 1000.0,

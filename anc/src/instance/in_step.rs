@@ -5,7 +5,7 @@
 //! time in an earlier content. This difference does not depend on how late a rank writes in each step. So a late rank
 //! does not look like a rank with files of the step before, even if the late rank writes nearer to the next step.
 
-use super::steps::{ONE_STEP_MS, STEPS_MISSED_MAX, Written, may_be_reused, usual_step_ms};
+use super::steps::{ONE_STEP_MS, STEPS_MISSED_MAX, Written, reuse_of, usual_step_ms};
 use mcrengine::ids::{CheckpointId, Rank};
 use mcrengine::manifest::{Doubt, Manifest};
 use std::collections::BTreeMap;
@@ -80,11 +80,11 @@ impl<'a> InStep<'a> {
         behind_ms >= LATE_MIN_MS && behind_ms.saturating_mul(2) >= self.step_ms
     }
 
-    fn doubt(&self, label: &CheckpointId) -> Option<Doubt> {
+    fn doubt(&self, reuse: &str) -> Option<Doubt> {
         let then = self.then();
         if let Some([(fewer, few), (more, many)]) = self.uneven {
             return Some(Doubt::of_step(format!(
-                "the name {label} has no number, so the code may overwrite it; by the times of the files, {fewer} \
+                "{reuse}; by the times of the files, {fewer} \
                  wrote {few} times since {then}, and {more} {many} times: it is uncertain whether the files are of one \
                  step"
             )));
@@ -92,7 +92,7 @@ impl<'a> InStep<'a> {
         let (rank, behind_ms) = self.behind_ms.iter().max_by_key(|(_, ms)| **ms)?;
         self.is_late(*behind_ms).then(|| {
             Doubt::of_step(format!(
-                "the name {label} has no number, so the code may overwrite it; compared with {then}, {rank} wrote its \
+                "{reuse}; compared with {then}, {rank} wrote its \
                  files {:.1} s too early, and a step may take only {:.1} s: it is uncertain whether the files are of \
                  one step",
                 *behind_ms as f64 / 1000.0,
@@ -124,18 +124,16 @@ fn uneven(since_ms: &BTreeMap<Rank, i64>, written: Written<'_>) -> Option<[(Rank
 /// content shows at which times the ranks write, there is doubt if the application has already written its files again,
 /// and the ranks wrote their files far apart. `None` if there is no doubt.
 pub(super) fn doubt_of_rank(label: &CheckpointId, own: &[Manifest], written: Written<'_>) -> Option<Doubt> {
-    if !may_be_reused(label) || written.is_of_one_agent {
-        return None;
-    }
+    let reuse = reuse_of(label, own, written).filter(|_| !written.is_of_one_agent)?;
     if let Some(in_step) = InStep::of(own, written) {
-        return in_step.doubt(label);
+        return in_step.doubt(&reuse);
     }
     let interval_ms = written.interval_ms().filter(|_| own.iter().all(|own| own.doubt.is_some()))?;
     let oldest_ms = written.ranks_ms.iter().map(|(_, ms)| *ms).min()?;
     let apart_ms = written.newest_ms.saturating_sub(oldest_ms);
     (apart_ms > ONE_STEP_MS && apart_ms.saturating_mul(AMBIGUOUS) >= interval_ms).then(|| {
         Doubt::of_step(format!(
-            "the name {label} has no number, so the code may overwrite it; files were written again before the first \
+            "{reuse}; files were written again before the first \
              checkpoint was committed, and the ranks wrote their files {:.1} s apart: it is uncertain whether the \
              files are of one step",
             apart_ms as f64 / 1000.0

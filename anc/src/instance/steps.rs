@@ -44,6 +44,8 @@ pub struct Written<'a> {
     pub firsts_ms: &'a BTreeMap<Rank, i64>,
     /// For how long the files of some ranks have been refused, in milliseconds.
     pub refused_ms: i64,
+    /// Whether the newest checkpoint of the group has another name, which differs only in its numbers.
+    pub is_of_series: bool,
     /// Whether one agent announced all ranks of the group. Such an agent has already compared their times.
     pub is_of_one_agent: bool,
     /// A rank whose files have modification times before their last change, and the difference in milliseconds. Of
@@ -53,6 +55,13 @@ pub struct Written<'a> {
 }
 
 impl Written<'_> {
+    /// When the last of the ranks wrote its first content of this run, in milliseconds since 1970. `None` if it is
+    /// unknown for a rank.
+    pub fn first_ms(&self) -> Option<i64> {
+        let firsts = self.ranks_ms.iter().map(|(rank, _)| self.firsts_ms.get(rank).copied());
+        firsts.collect::<Option<Vec<_>>>()?.into_iter().max()
+    }
+
     /// The shortest time from a content of a rank to the rank's next content, in milliseconds. `None` if it is unknown.
     pub(super) fn interval_ms(&self) -> Option<i64> {
         self.intervals_ms.iter().map(|(_, ms)| *ms).min()
@@ -61,11 +70,13 @@ impl Written<'_> {
 
 /// A checkpoint name that is in use. `ours` says whether this group cannot use the name, for example because this
 /// group has already used the name. `other_ms` is the time when another group's files under this name were written,
-/// and `is_doubtful` whether the manifest of that group has a doubt.
+/// `other_first_ms` the time when that group wrote its first files of this run, and `is_doubtful` whether the manifest
+/// of that group has a doubt.
 pub(super) struct Taken {
     pub(super) id: CheckpointId,
     pub(super) ours: bool,
     pub(super) other_ms: Option<i64>,
+    pub(super) other_first_ms: Option<i64>,
     pub(super) is_doubtful: bool,
 }
 
@@ -103,24 +114,104 @@ pub(super) fn usual_step_ms(own: &[Manifest]) -> Option<i64> {
 const EXTENSIONS: [&str; 12] =
     [".h5", ".hdf5", ".he5", ".h4", ".hdf4", ".nc3", ".nc4", ".bp3", ".bp4", ".bp5", ".mat5", ".xdmf3"];
 
-/// Whether the application may overwrite a checkpoint of this name. A name without a number counts as a name that may
-/// be overwritten.
+/// Words that may stand directly before the number of a step, as in `step12`.
+const STEP_WORDS: [&str; 32] = [
+    "chk",
+    "checkpoint",
+    "chkpt",
+    "ck",
+    "ckpt",
+    "cp",
+    "cpt",
+    "cycle",
+    "data",
+    "day",
+    "dd",
+    "dump",
+    "epoch",
+    "frame",
+    "gen",
+    "it",
+    "iter",
+    "iteration",
+    "out",
+    "output",
+    "plt",
+    "rd",
+    "restart",
+    "rst",
+    "save",
+    "snap",
+    "snapshot",
+    "state",
+    "step",
+    "time",
+    "ts",
+    "year",
+];
+
+/// A number with fewer digits belongs to the name if it stands directly at a word, as in `wave2` or `h2o`.
+const STEP_DIGITS: usize = 3;
+
+/// Whether the application may overwrite a checkpoint of this name. A name without the number of a step counts as a
+/// name that may be overwritten.
 pub fn may_be_reused(label: &CheckpointId) -> bool {
     let name = label.label();
     let stem = EXTENSIONS.iter().find_map(|extension| name.strip_suffix(extension)).unwrap_or(name);
-    !stem.bytes().any(|byte| byte.is_ascii_digit())
+    let mut rest = stem;
+    while let Some(begin) = rest.find(|c: char| c.is_ascii_digit()) {
+        let end = rest[begin..].find(|c: char| !c.is_ascii_digit()).map_or(rest.len(), |len| begin + len);
+        let before = rest[..begin].rsplit(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or("");
+        let is_at_a_word = rest[end..].starts_with(|c: char| c.is_ascii_alphabetic());
+        let is_of_word = before.len() > 1 && !STEP_WORDS.contains(&before.to_ascii_lowercase().as_str());
+        if end - begin >= STEP_DIGITS || !is_of_word && !is_at_a_word {
+            return false;
+        }
+        rest = &rest[end..];
+    }
+    true
+}
+
+/// The beginning of a doubt: why the application may overwrite the files of this name. `None` if it does not overwrite
+/// them, as far as is known. `own`: the contents that this group committed under the name.
+pub(super) fn reuse_of(label: &CheckpointId, own: &[Manifest], written: Written<'_>) -> Option<String> {
+    let is_again = |own: &Manifest| own.incarnation == written.incarnation;
+    match () {
+        () if may_be_reused(label) => {
+            Some(format!("the name {label} has no number of a step, so the code may overwrite it"))
+        }
+        () if !written.is_late_part && own.iter().any(is_again) => {
+            Some(format!("the code overwrites the files of {label}"))
+        }
+        () => None,
+    }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
 
+    #[test]
+    fn a_number_that_belongs_to_a_word_is_no_number_of_a_step() {
+        let may_be_reused = |name: &str| may_be_reused(&name.parse().expect("valid"));
+        for name in ["restart", "restart.h5", "wave2", "run5", "h2o", "proj7.old", "state_2d", "model-fp16.h5"] {
+            assert!(may_be_reused(name), "{name}");
+        }
+        for name in ["ck_17", "ck17", "DD0018", "it_4.h5", "4", "t5", "wave_2", "plt00010", "run5_step12", "step3d.7"] {
+            assert!(!may_be_reused(name), "{name}");
+        }
+    }
+
     pub(in super::super) fn taken(all: &[(bool, Option<i64>)]) -> Vec<Taken> {
         let id = |i: usize| format!("restart.h5~{}", i + 2).parse().expect("valid");
-        all.iter()
-            .enumerate()
-            .map(|(i, (ours, other_ms))| Taken { id: id(i), ours: *ours, other_ms: *other_ms, is_doubtful: false })
-            .collect()
+        let taken = |(i, (ours, other_ms)): (usize, &(bool, Option<i64>))| Taken {
+            id: id(i),
+            ours: *ours,
+            other_ms: *other_ms,
+            other_first_ms: None,
+            is_doubtful: false,
+        };
+        all.iter().enumerate().map(taken).collect()
     }
 
     pub(in super::super) const WRITTEN: Written<'static> = Written {
@@ -139,6 +230,7 @@ pub(super) mod tests {
         intervals_ms: &[],
         firsts_ms: &BTreeMap::new(),
         refused_ms: 0,
+        is_of_series: false,
         is_of_one_agent: false,
         set_back: None,
     };

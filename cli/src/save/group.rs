@@ -102,6 +102,8 @@ pub struct Committer<'a> {
     /// The newest checkpoint in the store when the command began.
     pub newest_saved: Option<(CheckpointId, Place)>,
     pub turns: Turns,
+    /// The shapes of names that several checkpoints have. The code does not overwrite such names.
+    pub series: BTreeSet<Vec<u8>>,
     /// Checkpoints of which it is uncertain whether their files are all files of one step, each with the reason.
     pub doubts: &'a BTreeMap<CheckpointId, Doubt>,
     /// Files whose times do not show the step of their checkpoint.
@@ -142,6 +144,7 @@ impl Committer<'_> {
             group_size: self.group_size,
             incarnation: place.incarnation,
             written_unix_ms: place.written_unix_ms,
+            first_unix_ms: None,
             doubt,
             files: Arc::clone(&headers),
             source: &source,

@@ -35,14 +35,14 @@ use mcr_anc::spare::Spare;
 use mcr_cnc::capture::Verdicts;
 use mcr_cnc::clock::ahead_ns;
 use mcr_cnc::fingerprint::Fingerprint;
-use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, RANKS_MAX, Rank};
+use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, RANKS_MAX, Rank, shape_of};
 use mcrengine::incarnation::{self, COPIED_NS, Incarnation};
 use mcrengine::manifest::{self, CheckpointState, Doubt};
 use mcrengine::store::Store;
 use options::{budget_mib, flush_options, job_of};
 use report::{Event, Report, Saved};
 use source::Source;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
@@ -116,6 +116,10 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         return Err(nothing_found(&dir, &args.layout, &found.left_out).into());
     };
 
+    let labels = found.checkpoints.iter().map(|(label, _)| label.label());
+    let labels: BTreeSet<&str> = labels.chain(newest.iter().map(|newest| newest.checkpoint.label())).collect();
+    let (mut shapes, mut series) = (BTreeSet::new(), BTreeSet::new());
+    series.extend(labels.into_iter().map(shape_of).filter(|shape| !shapes.insert(shape.clone())));
     let kept_out = kept_out(&store, &job, &dir, &found.checkpoints, &args.keep.rules())?;
     let (not_kept, checkpoints) = (found.checkpoints.into_iter()).partition(|(label, _)| kept_out.contains(label));
     found.checkpoints = checkpoints;
@@ -146,6 +150,7 @@ pub fn run(args: SaveArgs) -> anyhow::Result<ExitCode> {
         checkpoints: found.checkpoints.len(),
         newest_saved: newest.map(|newest| (newest.checkpoint.clone(), newest.place())),
         turns: Turns::default(),
+        series,
         doubts: &found.doubts,
         not_of_step: &found.not_of_step,
     };
@@ -300,7 +305,8 @@ fn hand_out(
             Some(Doubt::of_files(not_closed(&format!("({})", longer.file.header.path))))
         };
         let of_step = of_checkpoint.clone().filter(|kept| !committer.not_of_step.contains(&kept.file.header.path));
-        let doubt = doubt_of(&label, of_step).or_else(|| committer.doubts.get(&label).cloned());
+        let is_single = !committer.series.contains(&shape_of(label.label()));
+        let doubt = doubt_of(&label, of_step).filter(|_| is_single).or_else(|| committer.doubts.get(&label).cloned());
         let doubt = doubt.or_else(not_closed);
         let whole = Arc::new(Whole::new(of_checkpoint.map(|kept| (&kept.file.header.path, kept.file.fingerprint))));
         let (mut headers, mut contents): (Vec<Vec<_>>, Vec<Vec<_>>) = (vec![Vec::new(); groups], Vec::new());
@@ -406,8 +412,8 @@ fn doubt_of<'a>(label: &CheckpointId, files: impl Iterator<Item = &'a KeptFile>)
     let apart_ns = last.saturating_sub(*first);
     (may_be_reused(label) && apart_ns >= ONE_STEP_NS).then(|| {
         Doubt::of_step(format!(
-            "the name {label} has no number, so the code may overwrite it, and the ranks wrote their files {:.1} s apart: \
-             it is uncertain whether the files are of one step",
+            "the name {label} has no number of a step, so the code may overwrite it, and the ranks wrote their files \
+             {:.1} s apart: it is uncertain whether the files are of one step",
             apart_ns as f64 / 1e9
         ))
     })
