@@ -37,7 +37,7 @@ use mcr_cnc::clock::ahead_ns;
 use mcr_cnc::fingerprint::Fingerprint;
 use mcrengine::ids::{CheckpointId, FilePath, GroupId, Grouping, JobId, RANKS_MAX, Rank, shape_of};
 use mcrengine::incarnation::{self, COPIED_NS, Incarnation};
-use mcrengine::manifest::{self, CheckpointState, Doubt};
+use mcrengine::manifest::{self, CheckpointState, Doubt, Place};
 use mcrengine::store::Store;
 use options::{budget_mib, flush_options, job_of};
 use report::{Event, Report, Saved};
@@ -251,6 +251,18 @@ impl Lane<'_> {
     }
 }
 
+/// The names of the checkpoints that have lost files which others need. Tells the user about them.
+fn find_lost(store: &dyn Store, job: &JobId) -> anyhow::Result<BTreeSet<CheckpointId>> {
+    let lost = manifest::lost(store, job)?;
+    for id in &lost {
+        note(format!(
+            "a file of {id} that other checkpoints need is missing in the store; mcr verify shows which checkpoints \
+             are damaged, and if there is a copy of the store, mcr verify --repair --from COPY mends them"
+        ));
+    }
+    Ok(lost)
+}
+
 /// Divides checkpoints into groups, and sends the groups to the lanes, which are the threads that commit groups.
 fn hand_out(
     committer: &Committer<'_>,
@@ -262,13 +274,7 @@ fn hand_out(
     let (store, job, grouping): (&dyn Store, _, _) = (committer.store, committer.job, committer.grouping);
     let (names, groups) = (Names::default(), grouping.groups() as usize);
     let incarnation = incarnation::newest(store, job)?;
-    let lost = manifest::lost(store, job)?;
-    for id in &lost {
-        note(format!(
-            "a file of {id} that other checkpoints need is missing in the store; mcr verify shows which checkpoints \
-             are damaged, and if there is a copy of the store, mcr verify --repair --from COPY mends them"
-        ));
-    }
+    let (mut lost, nothing_lost) = (None, BTreeSet::new());
     // The age of the incarnation is read from the store only once. For each checkpoint, the time since then is added
     // before the age is compared with the age of the checkpoint's files.
     let (age_at_first, aged_from) = match &incarnation {
@@ -317,8 +323,15 @@ fn hand_out(
             contents[group].push((kept.file.fingerprint, kept.image));
         }
         let headers: Vec<_> = headers.into_iter().map(Arc::new).collect();
-        let (mut checkpoint, mut begun) = choose_for_all(store, (&names, &lost), job, &label, grouping, &headers)?;
         let written_ms = written_ns / 1_000_000;
+        let is_newest = |(_, place): &(CheckpointId, Place)| place.written_unix_ms < written_ms;
+        // Only a checkpoint that is not new may have lost a file. All checkpoints are examined once.
+        let kept_free = match &mut lost {
+            Some(lost) => lost,
+            None if committer.newest_saved.as_ref().is_none_or(is_newest) => &nothing_lost,
+            None => lost.insert(find_lost(store, job)?),
+        };
+        let (mut checkpoint, mut begun) = choose_for_all(store, (&names, kept_free), job, &label, grouping, &headers)?;
         let is_too_late = incarnation.as_ref().filter(|_| is_of_before).and_then(|record| too_late(record, written_ms));
         // Only the newest checkpoint is saved again to add links and pointer files that were written after its first
         // save.
