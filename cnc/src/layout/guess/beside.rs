@@ -304,6 +304,25 @@ mod tests {
         (layout, explanation.lines, listing)
     }
 
+    #[test]
+    fn restart_files_of_each_rank_that_a_guess_from_plots_leaves_out_make_all_checkpoints_doubtful() {
+        let layout = Layout::from_patterns(&["{checkpoint:out_[0-9]+}.{rank}.dat"], 0).expect("valid");
+        let left = |bytes: u64| {
+            let plots = (1..=8).flat_map(|step| (0..2).map(move |rank| (format!("out_00{step}.{rank}.dat"), 16, step)));
+            let states = [3, 6]
+                .into_iter()
+                .flat_map(|step| (0..2).map(move |rank| (format!("chk_00{step}.{rank}.dat"), bytes, step)));
+            let files: Vec<_> = plots.chain(states).collect();
+            let times = files.iter().map(|(name, _, step)| (name.as_str(), step * 1000, step * 1000));
+            let listing = Listing::of_times(times);
+            let bytes = files.iter().map(|(_, bytes, _)| *bytes).collect();
+            layout.unplaced(&Listing { bytes, ..listing }).expect("files are left out")
+        };
+        let label = "out_008".parse().expect("valid");
+        assert!(left(128).makes_doubtful(&label), "the restart files have two thirds of the bytes");
+        assert!(!left(16).makes_doubtful(&label));
+    }
+
     fn has_pointers(lines: &[String]) -> bool {
         lines.iter().any(|line| line.contains("pointer file"))
     }
