@@ -207,16 +207,16 @@ impl Flush<'_> {
     fn newest(&self) -> Option<Manifest> {
         let wanted = self.options.reuse.then_some(self.newest)?;
         let newest = wanted.look_up(self.store, &self.job, self.group, &self.checkpoint)?;
-        let mut needed: Vec<CheckpointId> =
-            newest.known_containers().into_iter().map(|known| known.container.checkpoint).collect();
+        let known = newest.known_containers();
+        let mut needed: Vec<&CheckpointId> = known.iter().map(|known| &known.container.checkpoint).collect();
         needed.dedup();
-        if let Some(damaged) = needed.iter().find(|id| is_damaged(self.store, &self.job, id)) {
+        if let Some(damaged) = needed.into_iter().find(|id| is_damaged(self.store, &self.job, id)) {
             tracing::warn!(job = %self.job, checkpoint = %self.checkpoint, %damaged,
                 "an older checkpoint is damaged, so its bytes are not reused; storing everything");
             return None;
         }
         let check = |known: &KnownContainer| manifest::may_be_referred_to(self.store, &self.job, known).err();
-        if let Some(error) = newest.known_containers().iter().find_map(check) {
+        if let Some(error) = known.iter().find_map(check) {
             tracing::warn!(job = %self.job, checkpoint = %self.checkpoint, %error,
                 "a container of an older checkpoint cannot be read, so its bytes are not reused; storing everything. \
                  mcr verify shows which checkpoints are damaged");

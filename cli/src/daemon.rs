@@ -613,7 +613,7 @@ impl Both {
         tracing::info!(exit_status = code, "the command ended");
         let processes = match (application.is_gone(), code) {
             (true, 0) => Processes::EndedWell,
-            // The command has handled the signal, so it has ended its files.
+            // The command ended by itself after the signal, so it has probably finished its files.
             (true, 1..128) if signalled.is_some() && status.code().is_some() => Processes::Gone,
             (true, _) => Processes::Failed,
             (false, _) => {

@@ -37,7 +37,12 @@ pub fn jobs(store: &dyn Store, root: &Path) -> anyhow::Result<Vec<JobId>> {
     let has_others = has(Holds::Other) || found.is_empty() && has_files(store)?;
     if has_others && !has(Holds::Ours) {
         let what = format!("{} is no store of mcr: it has other files, and holds no checkpoint", name_of(root));
-        return Err(Advised::new(what, "name a store with --store or MCR_STORE").at(root).into());
+        return Err(Advised::new(
+            what,
+            "name a store with --store or MCR_STORE; a new store must be an empty directory",
+        )
+        .at(root)
+        .into());
     }
     Ok(found.into_iter().filter(|(holds, _)| *holds != Holds::Other).map(|(_, job)| job).collect())
 }

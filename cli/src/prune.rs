@@ -191,7 +191,7 @@ fn check_names<'a>(
     Ok(())
 }
 
-/// A line about the checkpoints that a user may want to remove, and that prune removes only by name.
+/// A line about the checkpoints that a user may want to remove, and that the rules have not removed.
 fn what_stays(states: &[CheckpointState]) -> Option<String> {
     const NAMED_MAX: usize = 8;
     let word = |state: &CheckpointState| match () {
@@ -205,8 +205,7 @@ fn what_stays(states: &[CheckpointState]) -> Option<String> {
         states.iter().filter_map(|state| Some(format!("{} ({})", state.id, word(state)?))).collect();
     let more = if left.len() > NAMED_MAX { ", ..." } else { "" };
     let named = left.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
-    (!left.is_empty())
-        .then(|| format!("not removed, because a rule may need them: {named}{more}; --drop ID removes one\n"))
+    (!left.is_empty()).then(|| format!("still in the store: {named}{more}; --drop ID removes one\n"))
 }
 
 /// A line if prune removed, or would remove, the last complete checkpoint.

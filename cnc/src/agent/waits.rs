@@ -28,13 +28,13 @@ impl Core {
         for link in &self.links {
             let _ = link.orders.try_send(Order::Hurry); // the queue is full only if the link hangs
         }
-        if order.processes != Processes::MayRun {
-            self.watcher.processes_gone(match order.processes {
-                Processes::EndedWell => Gone::Well { since_ns: self.before.later_ns() },
-                Processes::Failed => Gone::Failed,
-                Processes::Gone | Processes::MayRun => Gone::Unknown,
-            });
-        }
+        let gone = match order.processes {
+            Processes::MayRun => None,
+            Processes::Gone => Some(Gone::Unknown),
+            Processes::EndedWell => Some(Gone::Well { since_ns: self.before.later_ns() }),
+            Processes::Failed => Some(Gone::Failed),
+        };
+        gone.into_iter().for_each(|gone| self.watcher.processes_gone(gone));
         self.has_ended_well |= order.processes == Processes::EndedWell;
         self.shorten_retry_delays();
         let request = self.watcher.look_around();
