@@ -15,9 +15,8 @@ pub(super) fn doubt_of(label: &CheckpointId, written: Written<'_>) -> Option<Dou
     let apart_ms = written.newest_ms.saturating_sub(oldest_ms);
     (written.ranks_ms.len() > 1 && apart_ms >= ONE_STEP_MS).then(|| {
         Doubt::of_step(format!(
-            "{reuse}; the files of {unseen} were written \
-             before an agent watched them, and the ranks wrote their files {:.1} s apart: it is uncertain whether \
-             the files are of one step",
+            "{reuse}; the files of {unseen} were written before an agent watched them, and the ranks wrote their \
+             files {:.1} s apart: it is uncertain whether the files are of one step",
             apart_ms as f64 / 1000.0
         ))
     })
@@ -40,9 +39,8 @@ pub(super) fn doubt_of_joining(
     let of_one_step_ms = usual_ms.map_or(ONE_STEP_MS, |step_ms| (step_ms / 2).max(ONE_STEP_MS));
     (is_first && apart_ms > of_one_step_ms).then(|| {
         Doubt::of_step(format!(
-            "{reuse}, and how long a step of this run takes is \
-             not known yet; two groups wrote their files {:.1} s apart: it is uncertain whether the files are of one \
-             step",
+            "{reuse}, and how long a step of this run takes is not known yet; two groups wrote their files {:.1} s \
+             apart: it is uncertain whether the files are of one step",
             apart_ms as f64 / 1000.0
         ))
     })
@@ -62,9 +60,9 @@ pub(super) fn doubt_of_times(
     let reuse = reuse_of(label, own, written)?;
     (grouping.groups() > 1 && set_back_ms >= step_ms / 2).then(|| {
         Doubt::of_step(format!(
-            "{reuse}; the modification times of the files of \
-             {rank} are {:.1} s earlier than the files' last change, as `cp -p` and `rsync -t` leave them, and a step \
-             takes about {:.1} s: it is uncertain whether the files of all groups are of one step",
+            "{reuse}; the modification times of the files of {rank} are {:.1} s earlier than the files' last change, \
+             as `cp -p` and `rsync -t` leave them, and a step takes about {:.1} s: it is uncertain whether the files \
+             of all groups are of one step",
             set_back_ms as f64 / 1000.0,
             step_ms as f64 / 1000.0
         ))
@@ -92,8 +90,8 @@ pub(super) fn doubt_of_lag(
     let reuse = reuse_of(label, own, written)?;
     is_long.then(|| {
         Doubt::of_step(format!(
-            "{reuse}; the ranks wrote the files of {} {:.1} s \
-             apart, and now in another order: it is uncertain whether the files are of one step",
+            "{reuse}; the ranks wrote the files of {} {:.1} s apart, and now in another order: it is uncertain \
+             whether the files are of one step",
             first.checkpoint,
             lag_ms as f64 / 1000.0
         ))
@@ -151,9 +149,9 @@ pub(super) fn doubt_of_drift(
     let then_ms = sure_ms.filter(is_still).or_else(|| [last_ms, first_ms].into_iter().find(is_changed))?;
     reuse_of(label, own, written).map(|reuse| {
         Doubt::of_step(format!(
-            "{reuse}; the files of this group differ by \
-             {:+.1} s from those of the other groups, and by {:+.1} s in an earlier step, and a step takes about {:.1} \
-             s: it is uncertain whether the files of all groups are of one step",
+            "{reuse}; the files of this group differ by {:+.1} s from those of the other groups, and by {:+.1} s in \
+             an earlier step, and a step takes about {:.1} s: it is uncertain whether the files of all groups are of \
+             one step",
             now_ms as f64 / 1000.0,
             then_ms as f64 / 1000.0,
             step_ms as f64 / 1000.0

@@ -84,17 +84,15 @@ impl<'a> InStep<'a> {
         let then = self.then();
         if let Some([(fewer, few), (more, many)]) = self.uneven {
             return Some(Doubt::of_step(format!(
-                "{reuse}; by the times of the files, {fewer} \
-                 wrote {few} times since {then}, and {more} {many} times: it is uncertain whether the files are of one \
-                 step"
+                "{reuse}; by the times of the files, {fewer} wrote {few} times since {then}, and {more} {many} times: \
+                 it is uncertain whether the files are of one step"
             )));
         }
         let (rank, behind_ms) = self.behind_ms.iter().max_by_key(|(_, ms)| **ms)?;
         self.is_late(*behind_ms).then(|| {
             Doubt::of_step(format!(
-                "{reuse}; compared with {then}, {rank} wrote its \
-                 files {:.1} s too early, and a step may take only {:.1} s: it is uncertain whether the files are of \
-                 one step",
+                "{reuse}; compared with {then}, {rank} wrote its files {:.1} s too early, and a step may take only \
+                 {:.1} s: it is uncertain whether the files are of one step",
                 *behind_ms as f64 / 1000.0,
                 self.step_ms as f64 / 1000.0
             ))
@@ -133,9 +131,8 @@ pub(super) fn doubt_of_rank(label: &CheckpointId, own: &[Manifest], written: Wri
     let apart_ms = written.newest_ms.saturating_sub(oldest_ms);
     (apart_ms > ONE_STEP_MS && apart_ms.saturating_mul(AMBIGUOUS) >= interval_ms).then(|| {
         Doubt::of_step(format!(
-            "{reuse}; files were written again before the first \
-             checkpoint was committed, and the ranks wrote their files {:.1} s apart: it is uncertain whether the \
-             files are of one step",
+            "{reuse}; files were written again before the first checkpoint was committed, and the ranks wrote their \
+             files {:.1} s apart: it is uncertain whether the files are of one step",
             apart_ms as f64 / 1000.0
         ))
     })
